@@ -1,0 +1,25 @@
+//! The cache of nearfs: [`CachedFileSystem`] wraps any [`FileSystem`](nearfs_backends::FileSystem) and remembers
+//! what the store said and sent.
+//!
+//! * **Metadata**: attributes, directory entries and absence, each with its own lifetime; renewal is one listing per
+//!   directory, never one request per file (`metadata`).
+//! * **Data**: bytes of one version of one file, kept in memory under one budget for all files; every byte is
+//!   fetched once however many readers ask for it (`memory`, `single_flight`).
+//! * **Prefetch**: streams are recognised per file and fetched ahead over as many connections as measurement shows
+//!   to be useful (`prefetch`).
+//!
+//! Programs use the root crate `nearfs`, which puts this over a store and its layers.
+
+mod cached;
+mod cached_file;
+mod clock;
+mod config;
+mod key;
+mod metadata;
+mod stats;
+
+pub use cached::{CachedFileSystem, Lookup};
+pub use cached_file::CachedFile;
+pub use config::{CacheConfig, Lifetime, memory_limit};
+pub use metadata::{ListedEntries, ListedEntry, Listing, ListingPage};
+pub use stats::CacheStats;
