@@ -4,8 +4,11 @@
 //! Programs use the root crate `nearfs`; this crate is what the others are built on.
 
 mod capability;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod errno;
 mod error;
+mod ext;
 mod file;
 mod fs;
 pub mod io;
@@ -13,14 +16,19 @@ mod metadata;
 mod options;
 mod path;
 pub mod range;
+mod reader;
 mod spawner;
+mod url;
 
 pub use bytes::Bytes;
 pub use capability::Capabilities;
 pub use error::{Error, ErrorKind, Result, Retry};
+pub use ext::{FileExt, FileSystemExt, TreeCopied, TreeCopyOptions};
 pub use file::{ByteStream, File, FileWriter};
 pub use fs::{EntryStream, FileSystem, Identity};
 pub use metadata::{DirEntry, FileKind, Metadata, Version};
 pub use options::{Condition, CopyOptions, CreateOptions, ListOptions, OpenOptions};
 pub use path::{FsPath, NAME_MAX};
+pub use reader::{BlockingReader, FileReader};
 pub use spawner::Spawner;
+pub use url::StoreUrl;
