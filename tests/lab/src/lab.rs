@@ -9,12 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use crate::access::{Access, AccessKey, Auth, Rights};
 use crate::counters::{Counters, KeyCounters, LogEntry};
 use crate::fault::{FaultId, Rule, RuleState};
 use crate::model::Model;
 use crate::ops::put::plain;
 use crate::server::{Shared, serve};
-use crate::stamp;
 use crate::store::{Condition, Object, Refused};
 
 /// How long a stopping server waits for its threads.
@@ -24,6 +24,8 @@ const STOP: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct LabBuilder {
     listen: String,
+    admin: Option<String>,
+    access: Access,
     buckets: Vec<String>,
     model: Model,
     region: String,
@@ -38,6 +40,27 @@ impl LabBuilder {
     #[must_use]
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.listen = address.into();
+        self
+    }
+
+    /// Where the admin endpoint listens, see [`Lab::admin_address`]. Default: there is none.
+    #[must_use]
+    pub fn admin(mut self, address: impl Into<String>) -> Self {
+        self.admin = Some(address.into());
+        self
+    }
+
+    /// Whether requests must be signed. Default: anything goes.
+    #[must_use]
+    pub fn auth(mut self, auth: Auth) -> Self {
+        self.access.auth = auth;
+        self
+    }
+
+    /// With this access key; may be repeated. Default: none.
+    #[must_use]
+    pub fn access_key(mut self, key: AccessKey) -> Self {
+        self.access.keys.push(key);
         self
     }
 
@@ -105,7 +128,10 @@ impl LabBuilder {
     pub fn start(self) -> io::Result<Lab> {
         let listener = TcpListener::bind(&self.listen)?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::new(self.model, self.region, self.min_part, self.log, self.seed));
+        let admin = self.admin.map(TcpListener::bind).transpose()?;
+        let admin_address = admin.as_ref().map(TcpListener::local_addr).transpose()?;
+        let shared =
+            Arc::new(Shared::new(self.model, self.access, self.region, self.min_part, self.log, self.seed));
         for bucket in &self.buckets {
             shared.store.create_bucket(bucket);
         }
@@ -118,13 +144,18 @@ impl LabBuilder {
         let server = shared.clone();
         let thread = std::thread::Builder::new().name("nearfs-lab".to_owned()).spawn(move || {
             // The connection tasks run on the runtime's workers; this thread only waits for the end.
-            let served = runtime.block_on(async { tokio::spawn(serve(server, listener, stopped)).await });
+            let served = runtime.block_on(async {
+                if let Some(listener) = admin {
+                    tokio::spawn(crate::admin::serve(server.clone(), listener, stopped.clone()));
+                }
+                tokio::spawn(serve(server, listener, stopped)).await
+            });
             runtime.shutdown_timeout(STOP);
             if let Ok(Err(error)) = served {
                 eprintln!("nearfs-lab: cannot serve: {error}");
             }
         })?;
-        Ok(Lab { shared, address, stop, thread: Some(thread) })
+        Ok(Lab { shared, address, admin_address, stop, thread: Some(thread) })
     }
 }
 
@@ -133,6 +164,7 @@ impl LabBuilder {
 pub struct Lab {
     shared: Arc<Shared>,
     address: SocketAddr,
+    admin_address: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -143,6 +175,8 @@ impl Lab {
     pub fn builder() -> LabBuilder {
         LabBuilder {
             listen: "127.0.0.1:0".to_owned(),
+            admin: None,
+            access: Access::default(),
             buckets: Vec::new(),
             model: Model::default(),
             region: "us-east-1".to_owned(),
@@ -165,6 +199,27 @@ impl Lab {
         format!("http://{}", self.address)
     }
 
+    /// Where the admin endpoint listens, if there is one. It speaks JSON over HTTP:
+    ///
+    /// ```text
+    /// GET    /model                the latency model
+    /// PUT    /model                {"first_byte_ms": 30}: changes the fields given
+    /// GET    /faults               the rules, and how often each fired
+    /// POST   /faults               a rule: {"ops": ["GetObject"], "times": 1, "fault": {"stall": {"after": 0}}}
+    /// DELETE /faults, /faults/ID   takes all rules, or one, away
+    /// GET    /access               keys and rights; PUT replaces them
+    /// GET    /counters             totals; with ?reset=1 zeroes counters and log
+    /// GET    /keys                 counters by key
+    /// GET    /log                  the most recent requests
+    /// PUT    /objects/BUCKET/KEY   the body becomes the object; DELETE deletes it
+    /// POST   /synthetic            {"bucket": "b", "key": "k", "size": 1000, "key_id": 7}
+    /// POST   /tree                 {"bucket": "b", "prefix": "p", "dirs": 2, "files_per_dir": 3, "size": 1000}
+    /// ```
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_address
+    }
+
     /// Makes a bucket; nothing happens when it exists.
     pub fn create_bucket(&self, bucket: &str) {
         self.shared.store.create_bucket(bucket);
@@ -172,17 +227,17 @@ impl Lab {
 
     /// Puts an object of these bytes; its version (1 for the first of this key). The bucket is made if need be.
     pub fn put(&self, bucket: &str, key: impl AsRef<[u8]>, data: impl Into<Bytes>) -> u32 {
-        self.insert(bucket, key.as_ref(), plain(data.into()))
+        self.shared.store.insert(bucket, key.as_ref(), plain(data.into()))
     }
 
     /// Puts an object whose bytes are computed, not kept: stamped with `key_id` and its version, which is
     /// returned (1 for the first of this key). The bucket is made if need be.
     pub fn put_synthetic(&self, bucket: &str, key: impl AsRef<[u8]>, size: u64, key_id: u32) -> u32 {
-        self.insert(bucket, key.as_ref(), Object::synthetic(key_id, size))
+        self.shared.store.insert(bucket, key.as_ref(), Object::synthetic(key_id, size))
     }
 
     /// Puts `dirs * files_per_dir` synthetic objects named `prefix/d0000/f00000.bin`, each of `size` bytes and
-    /// stamped with [`stamp::key_id`] of its key; their keys, in order.
+    /// stamped with [`crate::stamp::key_id`] of its key; their keys, in order.
     pub fn tree(
         &self,
         bucket: &str,
@@ -191,19 +246,7 @@ impl Lab {
         files_per_dir: usize,
         size: u64,
     ) -> Vec<String> {
-        let keys = tree_keys(prefix, dirs, files_per_dir);
-        self.shared.store.create_bucket(bucket);
-        let objects =
-            keys.iter().map(|k| (k.clone().into_bytes(), Object::synthetic(stamp::key_id(k), size)));
-        // The bucket was made just above.
-        let _ = self.shared.store.put_all(bucket, objects);
-        keys
-    }
-
-    fn insert(&self, bucket: &str, key: &[u8], object: Object) -> u32 {
-        self.shared.store.create_bucket(bucket);
-        // Without a condition, and with the bucket there, nothing is refused.
-        self.shared.store.put(bucket, key, object, &Condition::default()).map_or(0, |o| o.version)
+        self.shared.store.tree(bucket, prefix, dirs, files_per_dir, size)
     }
 
     /// The bytes of an object (synthetic ones are written out: mind the size); none if it is not there.
@@ -272,6 +315,40 @@ impl Lab {
     /// Changes the latency model, also for bodies on their way.
     pub fn set_model(&self, model: Model) {
         *self.shared.model.write() = model;
+    }
+
+    /// Who may do what.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.shared.access.read().clone()
+    }
+
+    /// Changes who may do what, from the next request on.
+    pub fn set_access(&self, access: Access) {
+        *self.shared.access.write() = access;
+    }
+
+    /// Whether requests must be signed.
+    pub fn set_auth(&self, auth: Auth) {
+        self.shared.access.write().auth = auth;
+    }
+
+    /// Adds an access key, or replaces the one with the same id.
+    pub fn set_access_key(&self, key: AccessKey) {
+        let mut access = self.shared.access.write();
+        access.keys.retain(|k| k.id != key.id);
+        access.keys.push(key);
+    }
+
+    /// From now on every request with this key is answered `ExpiredToken`. False when the key is not known.
+    pub fn expire_access_key(&self, id: &str) -> bool {
+        let mut access = self.shared.access.write();
+        access.keys.iter_mut().filter(|k| k.id == id).map(|k| k.expired = true).count() > 0
+    }
+
+    /// What requests without a known key may not do while signatures are not required.
+    pub fn set_anonymous_rights(&self, rights: Rights) {
+        self.shared.access.write().anonymous = rights;
     }
 
     /// Adds a rule; it counts matching requests from now on.

@@ -2,7 +2,7 @@
 //! objects that cost no memory, a latency model, faults and counters, all steerable while it runs.
 //!
 //! ```
-//! use nearfs_lab::{Fault, Lab, Model, Op, Rule, stamp};
+//! use nearfs_lab::{AccessKey, Auth, Fault, Lab, Model, Op, Rights, Rule, stamp};
 //!
 //! let lab = Lab::builder().bucket("b").start()?;              // on 127.0.0.1, its own threads; drop stops it
 //! let url = lab.endpoint();                                   // "http://127.0.0.1:PORT", path style, any credentials
@@ -21,6 +21,10 @@
 //! assert_eq!(lab.key_counters("b", "big").body_bytes, 0);     // by key; listings under their prefix
 //! assert!(lab.log().is_empty());                              // method, raw path, range, if-match, signed, …
 //! lab.reset_counters();
+//!
+//! lab.set_access_key(AccessKey::new("id", "secret").session_token("t").rights(Rights::no_list()));
+//! lab.set_auth(Auth::Required);                               // 403 or 400 for unsigned, wrong and expired
+//! lab.expire_access_key("id");
 //! # let _ = url;
 //! # std::io::Result::Ok(())
 //! ```
@@ -28,15 +32,20 @@
 //! * Path style (`/bucket/key`). Requests name their operation as in the S3 API reference: [`Op`].
 //! * Every rule that matches acts, in the order added; see [`Fault`] for what can go wrong and [`Rule`] for when.
 //! * Overwriting a key gives it the next version; synthetic content shows it in its stamps: [`stamp`].
+//! * Signatures are not looked at unless [`Auth::Required`]; rights ([`Rights`]) hold in either case.
+//! * [`fetch`] is the plain parallel client that benches compare with; the binary `nearfs-lab` has both.
 //! * Listings without `encoding-type=url` show control characters as character references, which XML parsers
 //!   refuse, as on S3. With it names are form-encoded as on S3: a space is `+`, a plus is `%2B`.
 
+mod access;
+mod admin;
 mod body;
 mod call;
 mod content;
 mod counters;
 mod error;
 mod fault;
+pub mod fetch;
 mod lab;
 mod listing;
 mod model;
@@ -49,6 +58,7 @@ pub mod stamp;
 mod store;
 mod xml;
 
+pub use access::{Access, AccessKey, Auth, Rights};
 pub use counters::{Counters, KeyCounters, LogEntry};
 pub use fault::{Fault, FaultId, Replacement, Rule, RuleState};
 pub use lab::{Lab, LabBuilder, tree_keys};

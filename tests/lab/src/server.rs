@@ -17,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
+use crate::access::Access;
 use crate::body::{Ending, OutBody};
 use crate::call::Call;
 use crate::content::BufferPool;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) uploads: Mutex<Uploads>,
     pub(crate) model: RwLock<Model>,
+    pub(crate) access: RwLock<Access>,
     pub(crate) total: Pacer,
     pub(crate) faults: Faults,
     pub(crate) tally: Arc<Tally>,
@@ -50,11 +52,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(model: Model, region: String, min_part: u64, log_limit: usize, seed: u64) -> Self {
+    pub(crate) fn new(
+        model: Model,
+        access: Access,
+        region: String,
+        min_part: u64,
+        log_limit: usize,
+        seed: u64,
+    ) -> Self {
         Self {
             store: Store::default(),
             uploads: Mutex::default(),
             model: RwLock::new(model),
+            access: RwLock::new(access),
             total: Pacer::new(),
             faults: Faults::default(),
             tally: Arc::new(Tally::new(log_limit)),
@@ -184,7 +194,7 @@ async fn handle(
                 return Err(io::Error::other("closed by a fault"));
             }
             swap(&call);
-            crate::ops::answer(&mut call)
+            authorise(&mut call).and_then(|()| crate::ops::answer(&mut call))
         }
         Err(error) => Err(error),
     };
@@ -287,6 +297,14 @@ fn refuse(call: &Call) -> Result<(), S3Error> {
         };
         return Err(error);
     }
+    Ok(())
+}
+
+fn authorise(call: &mut Call) -> Result<(), S3Error> {
+    let access = call.shared.access.read();
+    let hides = access.check(&call.request, &call.payload, &call.shared.region)?;
+    drop(access);
+    call.hides_absence = hides;
     Ok(())
 }
 

@@ -182,20 +182,28 @@ impl Store {
         Ok(bucket.insert(key, object))
     }
 
-    /// Many objects under one lock.
-    pub(crate) fn put_all(
+    /// Puts without a condition, in a bucket made if need be; the new version.
+    pub(crate) fn insert(&self, bucket: &str, key: &[u8], object: Object) -> u32 {
+        let mut buckets = self.buckets.write();
+        buckets.entry(bucket.to_owned()).or_default().insert(key, object).version
+    }
+
+    /// Synthetic files, see [`crate::Lab::tree`]; their keys.
+    pub(crate) fn tree(
         &self,
         bucket: &str,
-        objects: impl Iterator<Item = (Vec<u8>, Object)>,
-    ) -> Result<u64, Refused> {
+        prefix: &str,
+        dirs: usize,
+        files_per_dir: usize,
+        size: u64,
+    ) -> Vec<String> {
+        let keys = crate::lab::tree_keys(prefix, dirs, files_per_dir);
         let mut buckets = self.buckets.write();
-        let bucket = buckets.get_mut(bucket).ok_or(Refused::NoSuchBucket)?;
-        let mut count = 0;
-        for (key, object) in objects {
-            bucket.insert(&key, object);
-            count += 1;
+        let bucket = buckets.entry(bucket.to_owned()).or_default();
+        for key in &keys {
+            bucket.insert(key.as_bytes(), Object::synthetic(crate::stamp::key_id(key), size));
         }
-        Ok(count)
+        keys
     }
 
     /// Changes an object in place (same version, same ETag).
