@@ -1,0 +1,201 @@
+//! A read gives the right bytes or an error; its end is the object's end.
+
+use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use nearfs_lab::{Fault, Lab, Op, Rule, stamp};
+
+use crate::harness::{BUCKET, Mount, lab, within};
+
+const SIZE: u64 = 40 << 20;
+
+fn read_whole(mount: &Mount, key: &str) -> io::Result<Vec<u8>> {
+    let path = mount.join(key);
+    within(Duration::from_secs(100), move || {
+        let mut data = Vec::new();
+        File::open(path)?.read_to_end(&mut data)?;
+        Ok(data)
+    })
+}
+
+fn faults() -> Vec<(&'static str, Fault)> {
+    vec![
+        ("cut at 1 byte", Fault::Cut { after: 1 }),
+        ("cut at 100 KiB", Fault::Cut { after: 100 << 10 }),
+        ("cut at 1 MiB - 1", Fault::Cut { after: (1 << 20) - 1 }),
+        ("reset at 64 KiB", Fault::Reset { after: 64 << 10 }),
+        ("status 500", Fault::status(500)),
+        ("empty body", Fault::EmptyBody),
+        ("chunked, cut", Fault::TruncatedChunked { after: 10_000 }),
+        ("range ignored", Fault::IgnoreRange),
+        ("wrong range", Fault::WrongRange { shift: 4096 }),
+        ("hang-up", Fault::Hangup),
+    ]
+}
+
+#[test]
+fn c1_a_failure_in_mid_file_is_resumed_where_it_happened() {
+    for (name, fault) in faults() {
+        let lab = lab();
+        lab.put_synthetic(BUCKET, "r.bin", SIZE, stamp::key_id("r.bin"));
+        let mount = Mount::bucket(&lab);
+        // Not the first request only: also one in the middle of the stream.
+        lab.fault(Rule::on(Op::GetObject, fault.clone()).once());
+        lab.fault(Rule::on(Op::GetObject, fault).skip(3).once());
+        let data = read_whole(&mount, "r.bin").unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(data.len() as u64, SIZE, "{name}");
+        stamp::verify(&data, 0, stamp::key_id("r.bin")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(lab.faults().iter().any(|f| f.fired > 0), "{name} never happened");
+    }
+}
+
+#[test]
+fn c1_a_failure_that_stays_is_an_error_within_the_deadline() {
+    for (name, fault) in faults() {
+        let lab = lab();
+        lab.put_synthetic(BUCKET, "r.bin", SIZE, stamp::key_id("r.bin"));
+        lab.put_synthetic(BUCKET, "well.bin", 1 << 20, stamp::key_id("well.bin"));
+        let mount = Mount::start(&lab, "s3://data", &["--deadline", "4s"]);
+        lab.fault(Rule::on(Op::GetObject, fault).key("r.bin"));
+        match read_whole(&mount, "r.bin") {
+            // A server that always sends everything from the start is read correctly, only slowly.
+            Ok(data) => {
+                assert_eq!((name, data.len() as u64), ("range ignored", SIZE));
+                stamp::verify(&data, 0, stamp::key_id("r.bin")).unwrap();
+            }
+            Err(e) => assert!(
+                matches!(e.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT | libc::ESTALE)),
+                "{name}: {e}"
+            ),
+        }
+        assert_eq!(read_whole(&mount, "well.bin").unwrap().len(), 1 << 20, "the neighbour is well");
+        lab.clear_faults();
+        let data = read_whole(&mount, "r.bin").unwrap_or_else(|e| panic!("after {name} is over: {e}"));
+        assert_eq!(data.len() as u64, SIZE);
+        stamp::verify(&data, 0, stamp::key_id("r.bin")).unwrap();
+    }
+}
+
+#[test]
+fn c2_empty_objects_are_empty_files() {
+    let lab = lab();
+    lab.put(BUCKET, "empty", &b""[..]);
+    lab.put(BUCKET, "one", &b"1"[..]);
+    for i in 0..1000 {
+        let size = if i % 20 == 0 { 0 } else { 100 + i };
+        lab.put_synthetic(BUCKET, format!("many/f{i:04}"), size, i as u32);
+    }
+    for listed in [false, true] {
+        let mount = Mount::bucket(&lab);
+        if listed {
+            assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 3);
+        }
+        lab.reset_counters();
+        assert_eq!(fs::metadata(mount.join("empty")).unwrap().len(), 0);
+        assert_eq!(fs::read(mount.join("empty")).unwrap(), b"");
+        let file = File::open(mount.join("empty")).unwrap();
+        assert_eq!(file.read_at(&mut [0; 10], 0).unwrap(), 0);
+        assert_eq!(file.read_at(&mut [0; 10], 1 << 20).unwrap(), 0);
+        assert_eq!(lab.key_counters(BUCKET, "empty").of(Op::GetObject), 0, "no bytes are asked of an empty object");
+        assert_eq!(fs::read(mount.join("one")).unwrap(), b"1");
+    }
+    let mount = Mount::bucket(&lab);
+    for i in 0..1000u32 {
+        let data = fs::read(mount.join(format!("many/f{i:04}"))).unwrap();
+        assert_eq!(data.len(), if i.is_multiple_of(20) { 0 } else { 100 + i as usize });
+        stamp::verify(&data, 0, i).unwrap();
+    }
+}
+
+#[test]
+fn c4_arithmetic_at_the_end_of_the_object() {
+    let lab = lab();
+    let mut keys = Vec::new();
+    for block in [4096u64, 64 << 10, 128 << 10, 1 << 20, 8 << 20] {
+        for size in [1, block - 1, block, block + 1, 3 * block - 1, 3 * block, 3 * block + 1] {
+            let key = format!("o{size}");
+            lab.put_synthetic(BUCKET, &key, size, stamp::key_id(&key));
+            keys.push((key, size));
+        }
+    }
+    let mount = Mount::bucket(&lab);
+    for (key, size) in &keys {
+        let file = File::open(mount.join(key)).unwrap();
+        let check = |at: u64, len: u64| {
+            let mut buf = vec![0xee; len as usize];
+            let n = file.read_at(&mut buf, at).unwrap();
+            let expected = len.min(size.saturating_sub(at));
+            // One pread may be cut at the kernel's request size, never before data that is there.
+            assert!(n as u64 == expected || (n > 0 && (n as u64) < expected), "{key}: {n} of {expected} at {at}");
+            stamp::verify(&buf[..n], at, stamp::key_id(key)).unwrap();
+            assert!(buf[n..].iter().all(|b| *b == 0xee));
+        };
+        for at in [size - 1, *size, size + 1, size + (10 << 20)] {
+            for len in [1, 4096, 1 << 20, 10 << 20] {
+                check(at, len);
+            }
+        }
+        check(0, size + 10);
+        let mut data = Vec::new();
+        let mut reader = io::BufReader::with_capacity(4095, &file);
+        reader.read_to_end(&mut data).unwrap();
+        assert_eq!(data.len() as u64, *size, "{key} in steps of 4095 bytes");
+        stamp::verify(&data, 0, stamp::key_id(key)).unwrap();
+    }
+    for entry in lab.log().iter().filter(|r| r.op == Op::GetObject) {
+        let size: u64 = entry.key[1..].parse().unwrap();
+        if let Some(range) = &entry.range {
+            let start: u64 = range.strip_prefix("bytes=").unwrap().split('-').next().unwrap().parse().unwrap();
+            assert!(start < size, "{} asked for {range}", entry.key);
+        }
+    }
+}
+
+fn with_checksums(lab: &Lab) {
+    use std::io::Write;
+    let data = stamp::make(1 << 20, stamp::key_id("sum.bin"), 1);
+    let crc = crc32c::crc32c(&data).to_be_bytes();
+    let text = base64(&crc);
+    let mut stream = std::net::TcpStream::connect(lab.address()).unwrap();
+    let head = format!(
+        "PUT /{BUCKET}/sum.bin HTTP/1.1\r\nhost: lab\r\nx-amz-checksum-crc32c: {text}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        data.len()
+    );
+    stream.write_all(&[head.as_bytes(), &data].concat()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+fn base64(bytes: &[u8; 4]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = u64::from(u32::from_be_bytes(*bytes)) << 4;
+    let digits: String = (0..6).rev().map(|i| ALPHABET[(bits >> (6 * i) & 63) as usize] as char).collect();
+    digits + "=="
+}
+
+#[test]
+fn c5_a_flipped_byte_is_fetched_again_where_the_store_keeps_a_checksum() {
+    let lab = lab();
+    with_checksums(&lab);
+    let mount = Mount::start(&lab, "s3://data", &["--deadline", "10s"]);
+    lab.fault(Rule::on(Op::GetObject, Fault::FlipByte { offset: 70_000 }).once());
+    let data = read_whole(&mount, "sum.bin").unwrap();
+    stamp::verify(&data, 0, stamp::key_id("sum.bin")).expect("the right bytes after one flip");
+    assert_eq!(lab.faults()[0].fired, 1);
+
+    let mount = Mount::start(&lab, "s3://data", &["--deadline", "5s"]);
+    lab.clear_faults();
+    lab.fault(Rule::on(Op::GetObject, Fault::FlipByte { offset: 70_000 }));
+    let error = read_whole(&mount, "sum.bin").expect_err("bytes that are proven wrong are not delivered");
+    assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{error}");
+
+    // A multipart ETag is no checksum: it identifies, and is never compared with the content.
+    lab.clear_faults();
+    lab.put_synthetic(BUCKET, "synthetic.bin", 3 << 20, stamp::key_id("synthetic.bin"));
+    let data = read_whole(&mount, "synthetic.bin").unwrap();
+    stamp::verify(&data, 0, stamp::key_id("synthetic.bin")).unwrap();
+}
