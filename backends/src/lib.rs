@@ -4,6 +4,7 @@
 //! Programs use the root crate `nearfs`; this crate is what the others are built on.
 
 mod capability;
+pub mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod errno;
@@ -12,6 +13,8 @@ mod ext;
 mod file;
 mod fs;
 pub mod io;
+mod local;
+mod memory;
 mod metadata;
 mod options;
 mod path;
@@ -26,6 +29,8 @@ pub use error::{Error, ErrorKind, Result, Retry};
 pub use ext::{FileExt, FileSystemExt, TreeCopied, TreeCopyOptions};
 pub use file::{ByteStream, File, FileWriter};
 pub use fs::{EntryStream, FileSystem, Identity};
+pub use local::LocalFileSystem;
+pub use memory::MemoryFileSystem;
 pub use metadata::{DirEntry, FileKind, Metadata, Version};
 pub use options::{Condition, CopyOptions, CreateOptions, ListOptions, OpenOptions};
 pub use path::{FsPath, NAME_MAX};

@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 
 use bytes::Bytes;
 
+use super::pool::{Home, Mapping};
+
 /// Alignment of every [`Buffer`], in bytes: what O_DIRECT, io_uring and cuFile ask for at most.
 pub const ALIGNMENT: usize = 4096;
 
@@ -18,6 +20,15 @@ pub struct Buffer {
     ptr: NonNull<u8>,
     capacity: usize,
     len: usize,
+    memory: Memory,
+}
+
+/// Where the memory came from and goes back to.
+enum Memory {
+    /// The allocator; nothing at all for a capacity of 0.
+    Heap,
+    /// A mapping of a pool, at least `capacity` bytes. `None` only while the buffer is being dropped.
+    Pooled { mapping: Option<Mapping>, home: Home },
 }
 
 // SAFETY: the memory is owned by this value alone and reachable only through it, like a `Vec<u8>`.
@@ -29,13 +40,30 @@ impl Buffer {
     /// An empty buffer that can hold exactly `capacity` bytes (0 is allowed). Aborts when memory is out, as `Vec`.
     pub fn with_capacity(capacity: usize) -> Self {
         if capacity == 0 {
-            return Buffer { ptr: NonNull::dangling(), capacity, len: 0 };
+            return Buffer { ptr: NonNull::dangling(), capacity, len: 0, memory: Memory::Heap };
         }
         let layout = layout(capacity);
         // SAFETY: `layout` has a size above zero.
         let ptr = unsafe { alloc(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Buffer { ptr, capacity, len: 0 }
+        Buffer { ptr, capacity, len: 0, memory: Memory::Heap }
+    }
+
+    /// An empty buffer of `capacity` bytes in `mapping`, which goes back to `home` afterwards.
+    pub(super) fn from_pool(mapping: Mapping, capacity: usize, home: Home) -> Self {
+        assert!(capacity <= mapping.size(), "a mapping holds the buffer made of it");
+        let ptr = mapping.ptr();
+        Buffer { ptr, capacity, len: 0, memory: Memory::Pooled { mapping: Some(mapping), home } }
+    }
+
+    /// A new buffer of the same capacity, content and origin.
+    pub(crate) fn twin(&self) -> Self {
+        let mut twin = match &self.memory {
+            Memory::Heap => Buffer::with_capacity(self.capacity),
+            Memory::Pooled { home, .. } => home.get(self.capacity),
+        };
+        twin.append(self);
+        twin
     }
 
     /// Bytes it can hold.
@@ -117,9 +145,11 @@ impl fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.capacity > 0 {
+        match &mut self.memory {
             // SAFETY: allocated in `with_capacity` with this very layout, freed once.
-            unsafe { dealloc(self.ptr.as_ptr(), layout(self.capacity)) }
+            Memory::Heap if self.capacity > 0 => unsafe { dealloc(self.ptr.as_ptr(), layout(self.capacity)) },
+            Memory::Heap => {}
+            Memory::Pooled { mapping, home } => home.put(mapping.take()),
         }
     }
 }
