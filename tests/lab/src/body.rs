@@ -114,7 +114,12 @@ impl OutBody {
     fn next_chunk(&mut self) -> (Bytes, Option<Instant>) {
         let model = *self.shared.model.read();
         let limit = self.ending.map_or(self.end, |(at, _)| at.min(self.end));
-        let mut max = model.chunk(CHUNK).min((limit - self.pos).try_into().unwrap_or(usize::MAX));
+        let rest = (limit - self.pos).min(CHUNK as u64) as usize;
+        let mut max = model.chunk(CHUNK).min(rest);
+        if rest <= max + max / 2 {
+            // A short rest is not worth a timer of its own.
+            max = rest;
+        }
         if let Some(rate) = self.drip {
             max = max.min(((rate as f64 * DRIP_GAP.as_secs_f64()) as usize).max(1));
         }

@@ -56,7 +56,11 @@ impl Answer {
 
 impl Client {
     pub(crate) fn new(lab: &Lab) -> Self {
-        let stream = TcpStream::connect(lab.address()).unwrap();
+        Self::connect(lab.address())
+    }
+
+    pub(crate) fn connect(address: std::net::SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream }
