@@ -1,0 +1,616 @@
+//! The protocol's side of the mount: the only file that names `fuser::Filesystem`. It decodes requests, answers on
+//! the spot what needs no waiting, spawns the rest with the reply that it owns, and sends replies. What the calls
+//! mean is in `ops`.
+
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use fuser::{
+    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use nearfs_backends::{Error, Result, Spawner};
+use parking_lot::Mutex;
+
+use crate::counters::Op;
+use crate::interrupt::Pending;
+use crate::ops::attr::Attr;
+use crate::ops::dir::{EntrySink, NameSink, OpenedDir};
+use crate::ops::lookup::Entry;
+use crate::options::OpenMode;
+use crate::vfs::{Now, Vfs};
+
+/// Number and generation of inodes: numbers are never given to something else while they are known.
+const GENERATION: Generation = Generation(0);
+
+/// One mount, as the protocol library sees it.
+pub(crate) struct Adapter {
+    vfs: Arc<Vfs>,
+    spawner: Spawner,
+}
+
+impl Adapter {
+    pub(crate) fn new(vfs: Arc<Vfs>, spawner: Spawner) -> Self {
+        Adapter { vfs, spawner }
+    }
+
+    /// Works on `work` elsewhere and then answers with its result, unless the scanner was faster.
+    fn spawn<R, T>(
+        &self,
+        op: Op,
+        request: &Request,
+        reply: R,
+        read: Option<(u64, std::ops::Range<u64>)>,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        answer: impl FnOnce(&Vfs, R, Result<T>) + Send + 'static,
+    ) where
+        R: Fail + Send + 'static,
+        T: Send + 'static,
+    {
+        let slot = Arc::new(Slot(Mutex::new(Some(reply))));
+        let registered = self.vfs.in_flight.register(op, request.pid(), slot.clone(), read);
+        let id = registered.id();
+        let vfs = Arc::clone(&self.vfs);
+        let task = self.spawner.spawn(async move {
+            // Held to the end of the task, also if it is aborted.
+            let _registered = registered;
+            let result = work.await;
+            if let Some(reply) = slot.take() {
+                answer(&vfs, reply, result);
+            }
+        });
+        self.vfs.in_flight.attach(id, task.abort_handle());
+    }
+
+    /// Answers with an error.
+    fn fail(&self, op: Op, reply: impl Fail, error: &Error) {
+        fail(&self.vfs, op, reply, error);
+    }
+
+    /// Answers a call that would change something.
+    fn refuse(&self, reply: impl Fail) {
+        reply.fail(self.vfs.change().kind().errno());
+    }
+}
+
+fn fail(vfs: &Vfs, op: Op, reply: impl Fail, error: &Error) {
+    let errno = vfs.reporter.errno(op, error);
+    if errno != libc::ENOENT {
+        vfs.counters.error(op);
+    }
+    reply.fail(errno);
+}
+
+/// A reply that somebody sends: the task that does the work or the scanner, whoever takes it first.
+struct Slot<R>(Mutex<Option<R>>);
+
+impl<R> Slot<R> {
+    fn take(&self) -> Option<R> {
+        self.0.lock().take()
+    }
+}
+
+impl<R: Fail + Send> Pending for Slot<R> {
+    fn fail(&self, errno: i32) -> bool {
+        self.take().map(|reply| reply.fail(errno)).is_some()
+    }
+}
+
+/// A reply that can be an error.
+trait Fail {
+    fn fail(self, errno: i32);
+}
+
+macro_rules! fail {
+    ($($reply:ty),*) => {
+        $(impl Fail for $reply {
+            fn fail(self, errno: i32) {
+                self.error(Errno::from_i32(errno));
+            }
+        })*
+    };
+}
+
+fail!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyDirectory,
+    ReplyDirectoryPlus,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyIoctl,
+    ReplyOpen,
+    ReplyWrite,
+    ReplyXattr
+);
+
+fn file_attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.ino),
+        size: attr.size,
+        blocks: attr.blocks(),
+        atime: attr.modified,
+        mtime: attr.modified,
+        ctime: attr.modified,
+        crtime: attr.modified,
+        kind: if attr.is_dir { FileType::Directory } else { FileType::RegularFile },
+        perm: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// An entry with inode 0: "there is no such name", to be believed for a while.
+fn absent() -> FileAttr {
+    let attr = Attr {
+        ino: 0,
+        is_dir: false,
+        size: 0,
+        modified: SystemTime::UNIX_EPOCH,
+        mode: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+    };
+    file_attr(&attr)
+}
+
+fn send_entry(reply: ReplyEntry, entry: &Entry) {
+    match entry {
+        Entry::Inode(attr, attr_ttl, entry_ttl) => {
+            reply.entry_with_ttls(attr_ttl, entry_ttl, &file_attr(attr), GENERATION);
+        }
+        Entry::Absent(Duration::ZERO) => reply.fail(libc::ENOENT),
+        Entry::Absent(ttl) => reply.entry(ttl, &absent(), GENERATION),
+    }
+}
+
+fn send_bytes(vfs: &Vfs, reply: ReplyData, bytes: &Bytes) {
+    vfs.counters.read(bytes.len());
+    reply.data(bytes);
+}
+
+fn send_opened_dir(reply: ReplyOpen, opened: OpenedDir) {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_CACHE_DIR, opened.may_copy);
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_copy);
+    reply.opened(FileHandle(opened.handle), flags);
+}
+
+/// Answers a request for the value of an attribute of `size` bytes at most (0: only its length is asked for).
+fn send_value(reply: ReplyXattr, size: u32, value: &[u8]) {
+    match u32::try_from(value.len()) {
+        Ok(len) if size == 0 => reply.size(len),
+        Ok(len) if len <= size => reply.data(value),
+        _ => reply.fail(libc::ERANGE),
+    }
+}
+
+impl NameSink for ReplyDirectory {
+    fn add(&mut self, ino: u64, next: u64, is_dir: bool, name: &[u8]) -> bool {
+        let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
+        ReplyDirectory::add(self, INodeNo(ino), next, kind, OsStr::from_bytes(name))
+    }
+}
+
+impl EntrySink for ReplyDirectoryPlus {
+    fn add(&mut self, attr: &Attr, ttl: Duration, next: u64, name: &[u8]) -> bool {
+        let name = OsStr::from_bytes(name);
+        ReplyDirectoryPlus::add(self, INodeNo(attr.ino), next, name, &ttl, &file_attr(attr), GENERATION)
+    }
+}
+
+impl fuser::Filesystem for Adapter {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.vfs.status.negotiate(config);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let op = Op::Lookup;
+        self.vfs.counters.begin(op);
+        match self.vfs.lookup(parent.0, name.as_bytes()) {
+            Ok(Now::Done(found)) => {
+                self.vfs.counters.inline(op);
+                send_entry(reply, &self.vfs.enter(found));
+            }
+            Ok(Now::Ask(ask)) => {
+                self.spawn(op, request, reply, None, ask.run(), move |vfs, reply, result| match result {
+                    Ok(found) => send_entry(reply, &vfs.enter(found)),
+                    Err(e) => fail(vfs, op, reply, &e),
+                });
+            }
+            Err(e) => self.fail(op, reply, &e),
+        }
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        self.vfs.forget(ino.0, lookups);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.vfs.counters.begin(Op::Getattr);
+        match self.vfs.getattr(ino.0) {
+            Ok((attr, ttl)) => {
+                self.vfs.counters.inline(Op::Getattr);
+                reply.attr(&ttl, &file_attr(&attr));
+            }
+            Err(e) => self.fail(Op::Getattr, reply, &e),
+        }
+    }
+
+    fn open(&self, _request: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.vfs.counters.begin(Op::Open);
+        self.vfs.counters.inline(Op::Open);
+        if flags.acc_mode() != fuser::OpenAccMode::O_RDONLY {
+            return self.refuse(reply);
+        }
+        match self.vfs.status.mode() {
+            // From now on the kernel opens by itself.
+            OpenMode::Stateless => reply.fail(libc::ENOSYS),
+            _ => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
+        }
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let op = Op::Read;
+        self.vfs.counters.begin(op);
+        match self.vfs.read(ino.0, offset, size) {
+            Ok(Now::Done(bytes)) => {
+                self.vfs.counters.inline(op);
+                send_bytes(&self.vfs, reply, &bytes);
+            }
+            Ok(Now::Ask(ask)) => {
+                let read = Some((ask.ino, ask.range.clone()));
+                self.spawn(op, request, reply, read, ask.run(), move |vfs, reply, result| match result {
+                    Ok(bytes) => send_bytes(vfs, reply, &bytes),
+                    Err(e) => fail(vfs, op, reply, &e),
+                });
+            }
+            Err(e) => self.fail(op, reply, &e),
+        }
+    }
+
+    fn flush(&self, _r: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        // Nothing is ever written: from now on the kernel does not ask at close.
+        reply.fail(libc::ENOSYS);
+    }
+
+    fn fsync(&self, _r: &Request, _ino: INodeNo, _handle: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _r: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let op = Op::Opendir;
+        self.vfs.counters.begin(op);
+        match self.vfs.opendir(ino.0) {
+            Ok(Now::Done(opened)) => {
+                self.vfs.counters.inline(op);
+                send_opened_dir(reply, opened);
+            }
+            Ok(Now::Ask(ask)) => {
+                self.spawn(op, request, reply, None, ask.run(), move |vfs, reply, result| match result {
+                    Ok((inode, listing)) => send_opened_dir(reply, vfs.opened(inode, listing)),
+                    Err(e) => fail(vfs, op, reply, &e),
+                });
+            }
+            Err(e) => self.fail(op, reply, &e),
+        }
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let op = Op::Readdir;
+        self.vfs.counters.begin(op);
+        match self.vfs.readdir(handle.0, offset) {
+            Ok(Now::Done(batch)) => {
+                self.vfs.counters.inline(op);
+                self.vfs.fill_names(batch, &mut reply);
+                reply.ok();
+            }
+            Ok(Now::Ask(ask)) => {
+                self.spawn(op, request, reply, None, ask.run(), move |vfs, mut reply, result| match result {
+                    Ok(batch) => {
+                        vfs.fill_names(batch, &mut reply);
+                        reply.ok();
+                    }
+                    Err(e) => fail(vfs, op, reply, &e),
+                });
+            }
+            Err(e) => self.fail(op, reply, &e),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let op = Op::Readdirplus;
+        self.vfs.counters.begin(op);
+        match self.vfs.readdir(handle.0, offset) {
+            Ok(Now::Done(batch)) => {
+                self.vfs.counters.inline(op);
+                self.vfs.fill_entries(batch, &mut reply);
+                reply.ok();
+            }
+            Ok(Now::Ask(ask)) => {
+                self.spawn(op, request, reply, None, ask.run(), move |vfs, mut reply, result| match result {
+                    Ok(batch) => {
+                        vfs.fill_entries(batch, &mut reply);
+                        reply.ok();
+                    }
+                    Err(e) => fail(vfs, op, reply, &e),
+                });
+            }
+            Err(e) => self.fail(op, reply, &e),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _r: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.vfs.releasedir(handle.0);
+        reply.ok();
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.vfs.counters.begin(Op::Statfs);
+        self.vfs.counters.inline(Op::Statfs);
+        let s = self.vfs.statfs();
+        reply.statfs(s.blocks, s.blocks, s.blocks, s.files, s.files, s.block, s.name_max, s.block);
+    }
+
+    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.vfs.counters.begin(Op::Getxattr);
+        self.vfs.counters.inline(Op::Getxattr);
+        match self.vfs.getxattr(ino.0, name.as_bytes()) {
+            Ok(Some(value)) => send_value(reply, size, &value),
+            Ok(None) => reply.fail(libc::ENODATA),
+            Err(e) => self.fail(Op::Getxattr, reply, &e),
+        }
+    }
+
+    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.vfs.counters.begin(Op::Listxattr);
+        self.vfs.counters.inline(Op::Listxattr);
+        match self.vfs.listxattr(ino.0) {
+            Ok(names) => send_value(reply, size, &names),
+            Err(e) => self.fail(Op::Listxattr, reply, &e),
+        }
+    }
+
+    fn access(&self, _request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        self.vfs.counters.begin(Op::Access);
+        self.vfs.counters.inline(Op::Access);
+        match self.vfs.access(ino.0, mask.contains(AccessFlags::W_OK)) {
+            Ok(()) => reply.ok(),
+            Err(e) => self.fail(Op::Access, reply, &e),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        self.vfs.counters.begin(Op::Ioctl);
+        self.vfs.counters.inline(Op::Ioctl);
+        match self.vfs.ioctl(ino.0) {
+            Ok(errno) => reply.fail(errno),
+            Err(e) => self.fail(Op::Ioctl, reply, &e),
+        }
+    }
+
+    fn lseek(
+        &self,
+        _r: &Request,
+        _i: INodeNo,
+        _h: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        // The kernel then answers by itself: everything is data.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _notifier: fuser::PollNotifier,
+        _events: fuser::PollEvents,
+        _flags: fuser::PollFlags,
+        reply: ReplyPoll,
+    ) {
+        // The kernel then answers by itself: always ready.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn readlink(&self, _request: &Request, _ino: INodeNo, reply: ReplyData) {
+        reply.fail(libc::EINVAL);
+    }
+
+    // What changes something does not come while the mount is read-only for the kernel. It may be made writable from
+    // outside (`mount -o remount,rw`): then it is refused here.
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        _size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        self.refuse(reply);
+    }
+
+    fn mknod(
+        &self,
+        _r: &Request,
+        _p: INodeNo,
+        _n: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _dev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.refuse(reply);
+    }
+
+    fn mkdir(&self, _r: &Request, _p: INodeNo, _n: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.refuse(reply);
+    }
+
+    fn unlink(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        self.refuse(reply);
+    }
+
+    fn rmdir(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        self.refuse(reply);
+    }
+
+    fn symlink(&self, _r: &Request, _p: INodeNo, _n: &OsStr, _target: &std::path::Path, reply: ReplyEntry) {
+        self.refuse(reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _new_parent: INodeNo,
+        _new_name: &OsStr,
+        _flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.refuse(reply);
+    }
+
+    fn link(&self, _r: &Request, _ino: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
+        self.refuse(reply);
+    }
+
+    fn create(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        self.refuse(reply);
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _offset: u64,
+        _data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.refuse(reply);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.refuse(reply);
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.refuse(reply);
+    }
+
+    fn removexattr(&self, _request: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        self.refuse(reply);
+    }
+}

@@ -1,0 +1,4 @@
+//! State of what is open: directories, and the cache's handles of files in use.
+
+pub(crate) mod dir;
+pub(crate) mod file;
