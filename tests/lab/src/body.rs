@@ -14,6 +14,7 @@ use tokio::time::Sleep;
 
 use crate::content::{CHUNK, Content};
 use crate::counters::{InFlight, KeyCounter};
+use crate::model::THAW_TICK;
 use crate::server::{Connection, Shared};
 
 /// Waits shorter than this are not worth a timer; the pacer catches up.
@@ -197,6 +198,10 @@ impl Body for OutBody {
                     continue;
                 }
                 _ => {}
+            }
+            if body.shared.model.read().frozen {
+                body.sleep_until(Instant::now() + THAW_TICK);
+                continue;
             }
             if !body.started {
                 body.started = true;

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::{HeaderName, HeaderValue};
 use tokio::sync::watch;
 
 use crate::access::{Access, AccessKey, Auth, Rights};
@@ -230,6 +231,31 @@ impl Lab {
         self.shared.store.insert(bucket, key.as_ref(), plain(data.into()))
     }
 
+    /// [`Lab::put`] with headers that stay with the object: `content-type`, `content-encoding`, `x-amz-meta-*`,
+    /// `x-amz-checksum-*` and others are sent back as they are, unchecked.
+    ///
+    /// # Panics
+    /// A name or value is not a valid HTTP header.
+    pub fn put_with(
+        &self,
+        bucket: &str,
+        key: impl AsRef<[u8]>,
+        data: impl Into<Bytes>,
+        headers: &[(&str, &str)],
+    ) -> u32 {
+        let mut object = plain(data.into());
+        let extra = object.extra.get_or_insert_default();
+        for (name, value) in headers {
+            let header = (
+                HeaderName::try_from(*name).expect("a valid header name"),
+                HeaderValue::try_from(*value).expect("a valid header value"),
+            );
+            let checksum = header.0.as_str().starts_with("x-amz-checksum-");
+            if checksum { &mut extra.checksums } else { &mut extra.headers }.push(header);
+        }
+        self.shared.store.insert(bucket, key.as_ref(), object)
+    }
+
     /// Puts an object whose bytes are computed, not kept: stamped with `key_id` and its version, which is
     /// returned (1 for the first of this key). The bucket is made if need be.
     pub fn put_synthetic(&self, bucket: &str, key: impl AsRef<[u8]>, size: u64, key_id: u32) -> u32 {
@@ -295,6 +321,12 @@ impl Lab {
             extra.restored = restored;
         });
         !matches!(done, Err(Refused::NoSuchBucket | Refused::NoSuchKey))
+    }
+
+    /// Gives an object another ETag, with quotes; `"…-5"` looks like one of a multipart upload of five parts.
+    /// False when there is no such object.
+    pub fn set_etag(&self, bucket: &str, key: impl AsRef<[u8]>, etag: &str) -> bool {
+        self.shared.store.amend(bucket, key.as_ref(), |object| object.set_etag(etag)).is_ok()
     }
 
     /// Sets the time an object says it was last modified. False when there is no such object.

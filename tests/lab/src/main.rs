@@ -178,6 +178,7 @@ fn serve(args: Serve) -> io::Result<()> {
         total_mbps: args.total_mbps,
         slow_percent: args.slow_percent,
         slow_ms: args.slow_ms,
+        frozen: false,
     };
     let mut builder = Lab::builder()
         .listen(args.listen)

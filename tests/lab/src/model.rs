@@ -33,7 +33,13 @@ pub struct Model {
     pub slow_percent: f64,
     /// Milliseconds to the first byte of a slow GET. Default: 0.
     pub slow_ms: f64,
+    /// Nothing more is sent while this is true, as if the network were cut: connections stay open, and answers
+    /// and bodies go on when it ends. Up to 1 MiB a connection may be on its way already. Default: false.
+    pub frozen: bool,
 }
+
+/// How often what is frozen looks whether it may go on.
+pub(crate) const THAW_TICK: Duration = Duration::from_millis(10);
 
 impl Default for Model {
     fn default() -> Self {
@@ -46,6 +52,7 @@ impl Default for Model {
             total_mbps: 0.0,
             slow_percent: 0.0,
             slow_ms: 0.0,
+            frozen: false,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::content::BufferPool;
 use crate::counters::{InFlight, LogEntry, OpenConnection, Tally};
 use crate::error::S3Error;
 use crate::fault::{Fault, Faults, Replacement};
-use crate::model::{Model, Pacer};
+use crate::model::{Model, Pacer, THAW_TICK};
 use crate::op::Op;
 use crate::ops::multipart::Uploads;
 use crate::request::{Request, dechunk};
@@ -184,6 +184,9 @@ async fn handle(
         .sum();
     if !wait.is_zero() {
         tokio::time::sleep_until((Instant::now() + wait).into()).await;
+    }
+    while shared.model.read().frozen {
+        tokio::time::sleep(THAW_TICK).await;
     }
     let reply = match received.and_then(|()| refuse(&call)) {
         Ok(()) => {

@@ -63,6 +63,10 @@ impl Object {
         }
     }
 
+    pub(crate) fn set_etag(&mut self, etag: &str) {
+        self.etag = Some(etag.into());
+    }
+
     pub(crate) fn storage_class(&self) -> &str {
         self.extra.as_ref().and_then(|e| e.storage_class.as_deref()).unwrap_or("STANDARD")
     }

@@ -221,6 +221,24 @@ fn checksums_are_kept_returned_and_checked() {
 }
 
 #[test]
+fn objects_can_be_given_any_headers_and_etag() {
+    let (lab, mut c) = lab();
+    let headers =
+        [("content-encoding", "gzip"), ("x-amz-meta-a", "1"), ("x-amz-checksum-crc32c", "AAAAAA==")];
+    assert_eq!(lab.put_with("b", "k", &b"bytes"[..], &headers), 1);
+    let got = c.get_with("/b/k", &[("x-amz-checksum-mode", "ENABLED")]);
+    for (name, value) in headers {
+        assert_eq!(got.header(name), Some(value));
+    }
+    lab.put_synthetic("b", "s", 10, 1);
+    for key in ["k", "s"] {
+        assert!(lab.set_etag("b", key, "\"0123-5\""));
+        assert_eq!(c.head_of(&format!("/b/{key}")).header("etag"), Some("\"0123-5\""));
+    }
+    assert!(!lab.set_etag("b", "absent", "\"x\""));
+}
+
+#[test]
 fn copies_and_multi_deletes() {
     let (lab, mut c) = lab();
     c.put("/b/src%20a", &[("x-amz-meta-m", "1")], b"copied");

@@ -64,6 +64,24 @@ fn bodies_keep_to_their_rates() {
 }
 
 #[test]
+fn a_frozen_network_sends_nothing_and_then_goes_on() {
+    let lab = Lab::builder().bucket("b").start().unwrap();
+    lab.put_synthetic("b", "k", 100_000_000, 1);
+    let mut early = Client::new(&lab);
+    early.send("GET", "/b/k", &[], b"");
+    let mut answer = early.head().unwrap();
+    lab.set_model(Model { frozen: true, ..Model::default() });
+    let mut late = Client::new(&lab).patience(Duration::from_millis(200));
+    late.send("HEAD", "/b/k", &[], b"");
+    assert_eq!(late.head().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    lab.set_model(Model::default());
+    early.body(&mut answer);
+    assert_eq!((answer.body.len(), answer.broken), (100_000_000, None));
+    assert_eq!(stamp::verify(&answer.body, 0, 1), Ok(1));
+    assert_eq!(late.patience(Duration::from_secs(20)).head().unwrap().status, 200);
+}
+
+#[test]
 fn counters_tell_what_was_asked() {
     let lab = Lab::builder().bucket("b").start().unwrap();
     lab.put_synthetic("b", "k", 1000, 1);
