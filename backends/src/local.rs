@@ -23,6 +23,7 @@ mod attr;
 mod file;
 mod list;
 mod namespace;
+mod order;
 mod temp;
 mod walk;
 mod writer;
@@ -62,6 +63,7 @@ pub(crate) struct Inner {
     root: OwnedFd,
     engine: Engine,
     buffers: BufferPool,
+    order: Arc<order::Order>,
 }
 
 impl LocalFileSystem {
@@ -88,7 +90,9 @@ impl LocalFileSystem {
                     .map_err(|e| attr::error(e).during("open").with_context("root", path.display()))
             })
             .await?;
-        Ok(LocalFileSystem { inner: Arc::new(Inner { config, root, engine, buffers }) })
+        Ok(LocalFileSystem {
+            inner: Arc::new(Inner { config, root, engine, buffers, order: Arc::default() }),
+        })
     }
 
     /// Which way of reading is used, and why.
@@ -101,21 +105,53 @@ impl LocalFileSystem {
         self.inner.engine.blocked()
     }
 
-    /// Runs `work` on a thread of the engine and says in errors what and where it was.
-    async fn run<T, F>(&self, what: &'static str, path: &FsPath, work: F) -> Result<T>
+    /// Runs `work`, which changes nothing, on a thread of the engine and says in errors what and where it was.
+    async fn look<T, F>(&self, what: &'static str, path: &FsPath, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Inner, &FsPath, &Beat) -> Result<T> + Send + 'static,
     {
         let (inner, own) = (self.inner.clone(), path.clone());
-        let result = self.inner.engine.pool().run(what, move |beat| work(&inner, &own, beat)).await;
-        result.map_err(|e| e.during(what).at(path))
+        let run = self.inner.engine.pool().run(what, move |beat| {
+            inner.order.settle();
+            work(&inner, &own, beat)
+        });
+        run.await.map_err(|e| e.during(what).at(path))
     }
 
-    fn check_writable(&self, what: &'static str, path: &FsPath) -> Result<()> {
-        if self.inner.config.read_only {
-            let error = Error::new(ErrorKind::ReadOnly, "the filesystem was opened read-only");
-            return Err(error.during(what).at(path));
+    /// As `look`, for work that changes something: later calls see its end even if this future is dropped.
+    async fn change<T, F>(&self, what: &'static str, path: &FsPath, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Inner, &FsPath, &Beat) -> Result<T> + Send + 'static,
+    {
+        self.inner.check_writable().map_err(|e| e.during(what).at(path))?;
+        let own = path.clone();
+        let run = self.inner.change(what, move |inner, beat| work(inner, &own, beat));
+        run.await.map_err(|e| e.during(what).at(path))
+    }
+}
+
+impl Inner {
+    async fn change<T, F>(self: &Arc<Self>, what: &'static str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Inner, &Beat) -> Result<T> + Send + 'static,
+    {
+        let inner = self.clone();
+        let (_waiting, working) = self.order.begin();
+        let run = self.engine.pool().run(what, move |beat| {
+            working.settle();
+            let result = work(&inner, beat);
+            drop(working);
+            result
+        });
+        run.await
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.config.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the filesystem was opened read-only"));
         }
         Ok(())
     }
@@ -157,7 +193,7 @@ impl FileSystem for LocalFileSystem {
         if is_hidden(path) {
             return Err(Error::not_found(path).during("stat"));
         }
-        self.run("stat", path, |fs, path, _| attr::stat(&fs.root, path)).await
+        self.look("stat", path, |fs, path, _| attr::stat(&fs.root, path)).await
     }
 
     fn list(&self, dir: &FsPath, options: ListOptions) -> EntryStream {
@@ -170,16 +206,14 @@ impl FileSystem for LocalFileSystem {
         }
         let shared = self.inner.clone();
         let wanted = options.metadata;
-        let file = self.run("open", path, move |fs, path, _| file::open(fs, shared, path, wanted)).await?;
+        let file = self.look("open", path, move |fs, path, _| file::open(fs, shared, path, wanted)).await?;
         Ok(Arc::new(file))
     }
 
     async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<Box<dyn FileWriter>> {
-        self.check_writable("create", path)?;
-        writer::check_name(path).map_err(|e| e.during("create").at(path))?;
         let shared = self.inner.clone();
         let writer = self
-            .run("create", path, move |_, path, _| writer::create(shared, path, options.condition))
+            .change("create", path, move |_, path, _| writer::create(shared, path, options.condition))
             .await?;
         Ok(Box::new(writer))
     }
@@ -194,57 +228,44 @@ impl FileSystem for LocalFileSystem {
     }
 
     async fn rename(&self, from: &FsPath, to: &FsPath, options: CopyOptions) -> Result<()> {
-        self.check_writable("rename", from)?;
         let to = to.clone();
-        self.run("rename", from, move |fs, from, _| namespace::rename(fs, from, &to, options.no_replace))
+        self.change("rename", from, move |fs, from, _| namespace::rename(fs, from, &to, options.no_replace))
             .await
     }
 
     async fn copy(&self, from: &FsPath, to: &FsPath, options: CopyOptions) -> Result<()> {
-        self.check_writable("copy", from)?;
         let (shared, to) = (self.inner.clone(), to.clone());
-        self.run("copy", from, move |_, from, beat| {
+        self.change("copy", from, move |_, from, beat| {
             namespace::copy(shared, from, &to, options.no_replace, beat)
         })
         .await
     }
 
     async fn create_dir(&self, path: &FsPath) -> Result<()> {
-        self.check_writable("create_dir", path)?;
-        self.run("create_dir", path, |fs, path, _| namespace::create_dir(fs, path)).await
+        self.change("create_dir", path, |fs, path, _| namespace::create_dir(fs, path)).await
     }
 
     async fn remove_dir(&self, path: &FsPath) -> Result<()> {
-        self.check_writable("remove_dir", path)?;
-        self.run("remove_dir", path, |fs, path, _| namespace::remove_dir(fs, path)).await
+        self.change("remove_dir", path, |fs, path, _| namespace::remove_dir(fs, path)).await
     }
 }
 
 impl LocalFileSystem {
     async fn delete_batch(&self, batch: Vec<FsPath>) -> Vec<(FsPath, Result<()>)> {
-        if let Some(first) = batch.first()
-            && self.check_writable("delete", first).is_err()
-        {
-            return batch.into_iter().map(|p| (p.clone(), self.check_writable("delete", &p))).collect();
-        }
-        let (inner, paths) = (self.inner.clone(), batch.clone());
-        let done = self
-            .inner
-            .engine
-            .pool()
-            .run("delete", move |beat| {
-                Ok(paths
-                    .into_iter()
-                    .map(|path| {
-                        beat.touch();
-                        let result =
-                            namespace::delete(&inner, &path).map_err(|e| e.during("delete").at(&path));
-                        (path, result)
-                    })
-                    .collect::<Vec<_>>())
-            })
-            .await;
+        let paths = batch.clone();
+        let delete = move |inner: &Inner, beat: &Beat| {
+            inner.check_writable()?;
+            let delete = |path: FsPath| {
+                beat.touch();
+                let result = namespace::delete(inner, &path).map_err(|e| e.during("delete").at(&path));
+                (path, result)
+            };
+            Ok(paths.into_iter().map(delete).collect::<Vec<_>>())
+        };
         // When the thread hangs, some of the batch may be deleted: which, nobody can tell.
-        done.unwrap_or_else(|e| batch.into_iter().map(|p| (p.clone(), Err(e.duplicate().at(&p)))).collect())
+        self.inner.change("delete", delete).await.unwrap_or_else(|e| {
+            let failed = |path: FsPath| (path.clone(), Err(e.duplicate().during("delete").at(&path)));
+            batch.into_iter().map(failed).collect()
+        })
     }
 }

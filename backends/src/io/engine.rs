@@ -9,6 +9,7 @@ use super::buffer::Buffer;
 use super::psync;
 use super::source::{Medium, Source};
 use super::threads::{BlockingPool, BlockingPoolConfig};
+use super::uring::Uring;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Longest read that is tried from the page cache on the calling thread, in bytes: copying it takes about as long as
@@ -85,6 +86,7 @@ struct Inner {
     choice: EngineChoice,
     report: EngineReport,
     pool: BlockingPool,
+    uring: Option<Uring>,
 }
 
 impl Engine {
@@ -94,9 +96,22 @@ impl Engine {
     /// `Unsupported` when io_uring is demanded and not permitted here; the message says why.
     pub fn new(config: EngineConfig) -> Result<Self> {
         let pool = BlockingPool::new(config.threads.clone());
-        let report =
-            EngineReport { engine: EngineChoice::Psync, reason: "asked for by the configuration".into() };
-        Ok(Engine(Arc::new(Inner { choice: config.choice, report, pool })))
+        let (uring, reason) = match config.choice {
+            EngineChoice::Psync => (None, "asked for by the configuration".into()),
+            choice => match Uring::start(&config.threads) {
+                Ok((uring, reason)) => (Some(uring), reason),
+                Err(reason) if choice == EngineChoice::Uring => {
+                    let error = Error::unsupported("the local engine `uring` is not possible here");
+                    return Err(error
+                        .with_context("reason", reason)
+                        .with_context("hint", "use `auto` or `psync`"));
+                }
+                Err(reason) => (None, reason),
+            },
+        };
+        let engine = if uring.is_some() { EngineChoice::Uring } else { EngineChoice::Psync };
+        let report = EngineReport { engine, reason };
+        Ok(Engine(Arc::new(Inner { choice: config.choice, report, pool, uring })))
     }
 
     /// Takes an open regular file in. Asks its filesystem what it is, so call it where blocking is allowed
@@ -146,9 +161,18 @@ impl Engine {
         &self,
         source: &Source,
         offset: u64,
-        buf: Buffer,
+        mut buf: Buffer,
         want: usize,
     ) -> (Result<usize>, Buffer) {
+        // On network and FUSE filesystems io_uring would use kernel threads, which can be neither counted nor bounded.
+        let fits = source.medium() == Medium::Disk || self.0.choice == EngineChoice::Uring;
+        if let Some(uring) = self.0.uring.as_ref().filter(|_| fits) {
+            let (result, same) = uring.read(source, offset, buf, want).await;
+            match result {
+                Some(result) => return (result, same),
+                None => buf = same,
+            }
+        }
         psync::read(&self.0.pool, source, offset, buf, want).await
     }
 
@@ -164,6 +188,6 @@ impl Engine {
 
     /// Reads and calls that were given up and are still stuck in the kernel.
     pub fn blocked(&self) -> usize {
-        self.0.pool.blocked_threads()
+        self.0.pool.blocked_threads() + self.0.uring.as_ref().map_or(0, Uring::stuck)
     }
 }

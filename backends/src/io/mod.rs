@@ -8,6 +8,7 @@ mod pool;
 mod psync;
 mod source;
 mod threads;
+mod uring;
 
 pub use buffer::{ALIGNMENT, Buffer};
 pub use engine::{Engine, EngineChoice, EngineConfig, EngineReport};

@@ -218,8 +218,13 @@ impl Drop for Handle {
     }
 }
 
+/// Adds to the number of local calls of this process that hang.
+pub(super) fn count_blocked(by: i64) {
+    metrics::gauge!("nearfs_local_blocked_threads").increment(by as f64);
+}
+
 /// The failure of a call without progress.
-pub(crate) fn timed_out(what: &'static str, timeout: Duration) -> Error {
+pub(super) fn timed_out(what: &'static str, timeout: Duration) -> Error {
     metrics::counter!("nearfs_local_timeouts_total").increment(1);
     Error::new(ErrorKind::TimedOut, format!("the local filesystem made no progress for {timeout:?}"))
         .during(what)
@@ -227,7 +232,7 @@ pub(crate) fn timed_out(what: &'static str, timeout: Duration) -> Error {
 }
 
 /// The failure of a call that is not even tried.
-pub(crate) fn too_many_blocked(what: &'static str, blocked: usize) -> Error {
+pub(super) fn too_many_blocked(what: &'static str, blocked: usize) -> Error {
     metrics::counter!("nearfs_local_timeouts_total").increment(1);
     Error::new(
         ErrorKind::TimedOut,
@@ -314,7 +319,7 @@ impl Shared {
                 state.running.remove(&id);
                 if running.is_abandoned() {
                     state.abandoned -= 1;
-                    self.publish_blocked(&state);
+                    self.publish_blocked(&state, -1);
                     // Others took over; only as many as are wanted stay.
                     if state.active() > self.config.threads {
                         break;
@@ -334,9 +339,10 @@ impl Shared {
         state.total -= 1;
     }
 
-    fn publish_blocked(&self, state: &State) {
+    /// `by` more (or fewer) threads are given up.
+    fn publish_blocked(&self, state: &State, by: i64) {
         self.blocked.store(state.abandoned, Ordering::Relaxed);
-        metrics::gauge!("nearfs_local_blocked_threads").set(state.abandoned as f64);
+        count_blocked(by);
     }
 }
 

@@ -31,6 +31,7 @@ pub(super) fn list(fs: Arc<Inner>, dir: FsPath, options: ListOptions) -> EntrySt
 async fn next(fs: Arc<Inner>, dir: &FsPath, mut walk: Walk) -> (Vec<Result<DirEntry>>, Option<Walk>) {
     let own = fs.clone();
     let done = fs.engine.pool().run("list", move |beat| {
+        own.order.settle();
         let batch = walk.next_batch(&own.root, beat);
         Ok((batch, walk))
     });

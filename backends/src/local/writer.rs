@@ -38,6 +38,7 @@ pub(super) fn check_name(path: &FsPath) -> Result<()> {
 }
 
 pub(super) fn create(fs: Arc<Inner>, path: &FsPath, condition: Condition) -> Result<LocalWriter> {
+    check_name(path)?;
     let dir = attr::make_parent(&fs.root, path)?;
     let temp = Temp::new(dir, NEW_FILE_MODE)?;
     check(temp.dir(), path, &condition)?;
@@ -163,8 +164,7 @@ impl FileWriter for LocalWriter {
         self.flush().await?;
         let temp = self.take_temp()?;
         let (path, condition) = (self.path.clone(), self.condition.clone());
-        let done =
-            self.fs.engine.pool().run("finish", move |beat| publish(temp, &path, &condition, beat)).await;
+        let done = self.fs.change("finish", move |_, beat| publish(temp, &path, &condition, beat)).await;
         done.map_err(|e| e.during("finish").at(&self.path))
     }
 

@@ -67,7 +67,7 @@ impl Shared {
         state.slow = slow;
         if given_up > 0 {
             state.abandoned += given_up;
-            self.publish_blocked(state);
+            self.publish_blocked(state, given_up as i64);
         }
         self.expire_queue(state, &mut late);
         for _ in 0..state.queue.len().saturating_sub(state.idle) {
