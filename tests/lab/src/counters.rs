@@ -106,21 +106,71 @@ pub struct LogEntry {
     pub status: u16,
 }
 
+/// Requests by operation.
+#[derive(Debug, Default)]
+struct ByOp([AtomicU64; Op::ALL.len()]);
+
+impl ByOp {
+    fn add(&self, op: Op) {
+        self.0[op as usize].fetch_add(1, Relaxed);
+    }
+
+    fn snapshot(&self) -> BTreeMap<Op, u64> {
+        let counts = Op::ALL.into_iter().zip(&self.0).map(|(op, count)| (op, count.load(Relaxed)));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn reset(&self) {
+        for count in &self.0 {
+            count.store(0, Relaxed);
+        }
+    }
+}
+
 /// Counters of one key, shared with the bodies being sent.
 #[derive(Debug, Default)]
 pub(crate) struct KeyCounter {
-    requests: Mutex<BTreeMap<Op, u64>>,
+    requests: ByOp,
     bytes: AtomicU64,
 }
 
-/// Bucket and key.
-type Name = (String, Vec<u8>);
+impl KeyCounter {
+    fn snapshot(&self) -> KeyCounters {
+        KeyCounters { requests: self.requests.snapshot(), body_bytes: self.bytes.load(Relaxed) }
+    }
+}
+
+/// The counters of keys, by bucket.
+#[derive(Debug, Default)]
+struct Keys {
+    buckets: HashMap<String, HashMap<Vec<u8>, Arc<KeyCounter>>>,
+    count: usize,
+}
+
+impl Keys {
+    fn find(&self, bucket: &str, key: &[u8]) -> Option<&Arc<KeyCounter>> {
+        self.buckets.get(bucket)?.get(key)
+    }
+
+    /// None when there are too many already.
+    fn find_or_add(&mut self, bucket: &str, key: &[u8]) -> Option<Arc<KeyCounter>> {
+        if let Some(found) = self.find(bucket, key) {
+            return Some(found.clone());
+        }
+        if self.count >= MAX_KEYS {
+            return None;
+        }
+        self.count += 1;
+        Some(self.buckets.entry(bucket.to_owned()).or_default().entry(key.to_owned()).or_default().clone())
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Tally {
     started: Instant,
-    requests: Mutex<(BTreeMap<Op, u64>, BTreeMap<u16, u64>)>,
-    keys: Mutex<HashMap<Name, Arc<KeyCounter>>>,
+    requests: ByOp,
+    statuses: Mutex<BTreeMap<u16, u64>>,
+    keys: Mutex<Keys>,
     body_bytes: AtomicU64,
     received_bytes: AtomicU64,
     connections: Gauge,
@@ -148,7 +198,8 @@ impl Tally {
     pub(crate) fn new(log_limit: usize) -> Self {
         Self {
             started: Instant::now(),
-            requests: Mutex::default(),
+            requests: ByOp::default(),
+            statuses: Mutex::default(),
             keys: Mutex::default(),
             body_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
@@ -167,16 +218,9 @@ impl Tally {
 
     /// Counts a request; the counter of its key, if that key is counted.
     pub(crate) fn request(&self, op: Op, bucket: &str, key: &[u8]) -> Option<Arc<KeyCounter>> {
-        *self.requests.lock().0.entry(op).or_default() += 1;
-        let counter = {
-            let mut keys = self.keys.lock();
-            let name = (bucket.to_owned(), key.to_owned());
-            if keys.len() >= MAX_KEYS && !keys.contains_key(&name) {
-                return None;
-            }
-            keys.entry(name).or_default().clone()
-        };
-        *counter.requests.lock().entry(op).or_default() += 1;
+        self.requests.add(op);
+        let counter = self.keys.lock().find_or_add(bucket, key)?;
+        counter.requests.add(op);
         Some(counter)
     }
 
@@ -195,7 +239,7 @@ impl Tally {
     }
 
     pub(crate) fn answered(&self, seq: u64, status: u16) {
-        *self.requests.lock().1.entry(status).or_default() += 1;
+        *self.statuses.lock().entry(status).or_default() += 1;
         let mut log = self.log.lock();
         let first = log.front().map_or(u64::MAX, |e| e.seq);
         if let Some(i) = seq.checked_sub(first)
@@ -216,10 +260,9 @@ impl Tally {
     }
 
     pub(crate) fn snapshot(&self) -> Counters {
-        let (requests, statuses) = self.requests.lock().clone();
         Counters {
-            requests,
-            statuses,
+            requests: self.requests.snapshot(),
+            statuses: self.statuses.lock().clone(),
             body_bytes: self.body_bytes.load(Relaxed),
             received_bytes: self.received_bytes.load(Relaxed),
             connections_open: self.connections.now.load(Relaxed),
@@ -231,23 +274,14 @@ impl Tally {
     }
 
     pub(crate) fn key(&self, bucket: &str, key: &[u8]) -> KeyCounters {
-        let counter = self.keys.lock().get(&(bucket.to_owned(), key.to_owned())).cloned();
-        counter.map_or_else(KeyCounters::default, |c| KeyCounters {
-            requests: c.requests.lock().clone(),
-            body_bytes: c.bytes.load(Relaxed),
-        })
+        self.keys.lock().find(bucket, key).map_or_else(KeyCounters::default, |c| c.snapshot())
     }
 
     /// All keys that were asked for, with their counters.
     pub(crate) fn all_keys(&self) -> Vec<(String, Vec<u8>, KeyCounters)> {
-        let names: Vec<_> = self.keys.lock().keys().cloned().collect();
-        names
-            .into_iter()
-            .map(|(b, k)| {
-                let c = self.key(&b, &k);
-                (b, k, c)
-            })
-            .collect()
+        let keys = self.keys.lock();
+        let buckets = keys.buckets.iter();
+        buckets.flat_map(|(b, keys)| keys.iter().map(|(k, c)| (b.clone(), k.clone(), c.snapshot()))).collect()
     }
 
     pub(crate) fn log(&self) -> Vec<LogEntry> {
@@ -256,8 +290,9 @@ impl Tally {
 
     /// Zeroes everything but what is going on now.
     pub(crate) fn reset(&self) {
-        *self.requests.lock() = Default::default();
-        self.keys.lock().clear();
+        self.requests.reset();
+        self.statuses.lock().clear();
+        *self.keys.lock() = Keys::default();
         self.log.lock().clear();
         for counter in [&self.body_bytes, &self.received_bytes, &self.connections_total] {
             counter.store(0, Relaxed);

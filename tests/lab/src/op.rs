@@ -116,6 +116,32 @@ impl Op {
         }
     }
 
+    /// Every operation, in the order of declaration.
+    pub(crate) const ALL: [Self; 22] = [
+        Self::ListBuckets,
+        Self::HeadBucket,
+        Self::CreateBucket,
+        Self::DeleteBucket,
+        Self::GetBucketLocation,
+        Self::ListObjects,
+        Self::ListObjectsV2,
+        Self::ListMultipartUploads,
+        Self::GetObject,
+        Self::HeadObject,
+        Self::PutObject,
+        Self::CopyObject,
+        Self::DeleteObject,
+        Self::DeleteObjects,
+        Self::RestoreObject,
+        Self::CreateMultipartUpload,
+        Self::UploadPart,
+        Self::UploadPartCopy,
+        Self::CompleteMultipartUpload,
+        Self::AbortMultipartUpload,
+        Self::ListParts,
+        Self::Unsupported,
+    ];
+
     /// The two listings of objects.
     #[must_use]
     pub fn is_list(self) -> bool {
@@ -126,5 +152,18 @@ impl Op {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_operations_stand_at_their_own_place() {
+        for (i, op) in Op::ALL.iter().enumerate() {
+            assert_eq!(*op as usize, i, "{op}");
+        }
+        assert_eq!(Op::ALL.len(), Op::Unsupported as usize + 1);
     }
 }
