@@ -1,23 +1,22 @@
 //! [`CachedFileSystem`]: any filesystem, remembered.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use futures::StreamExt;
+use bytes::Bytes;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use nearfs_backends::{
-    Capabilities, CopyOptions, CreateOptions, DirEntry, EntryStream, Error, ErrorKind, File, FileSystem,
-    FileWriter, FsPath, Identity, ListOptions, Metadata, OpenOptions, Result, Spawner,
+    Capabilities, CopyOptions, CreateOptions, DirEntry, EntryStream, Error, ErrorKind, File, FileSystem, FileWriter,
+    FsPath, Identity, ListOptions, Metadata, OpenOptions, Result, Spawner,
 };
-use parking_lot::Mutex;
 
 use crate::cached_file::CachedFile;
-use crate::clock::{Clock, Tick};
-use crate::config::{CacheConfig, Lifetime};
-use crate::metadata::{ListedEntry, Listing, name_in};
+use crate::clock::Clock;
+use crate::config::CacheConfig;
+use crate::engine::Engine;
+use crate::metadata::{Listing, Names};
 use crate::stats::{CacheStats, Counters};
 
 /// What is known of a name.
@@ -26,134 +25,87 @@ pub struct Lookup {
     /// Its metadata; `None` if the store said that nothing has this name.
     pub metadata: Option<Metadata>,
     /// When this stops being good: the remaining lifetime is `expires - now`. Not after now if nothing may be
-    /// remembered; about 100 years away for [`Lifetime::Forever`].
+    /// remembered; about 100 years away for [`Lifetime::Forever`](crate::Lifetime::Forever).
     pub expires: Instant,
 }
 
 /// A filesystem that remembers what another one said and sent.
+///
+/// It stands on top of the layers (retry, timeout, limits) and below whoever serves readers: it makes no retries of
+/// its own, and an error is never remembered. Metadata is remembered for every filesystem; data only for remote ones
+/// (see [`CacheConfig::cache_local`]). Its own changes (`create`, `delete`, …) are seen at once by every call.
+///
+/// Dropping it ends its background work; files that are open go on.
 #[derive(Debug)]
 pub struct CachedFileSystem {
     inner: Arc<dyn FileSystem>,
-    config: CacheConfig,
-    spawner: Spawner,
     clock: Clock,
-    stats: Arc<Counters>,
-    next_id: AtomicU64,
-    known: Mutex<HashMap<FsPath, (Option<Metadata>, Tick)>>,
-    listings: Mutex<HashMap<FsPath, Arc<Listing>>>,
+    names: Arc<Names>,
+    engine: Arc<Engine>,
 }
 
 impl CachedFileSystem {
-    /// Puts a cache over `inner`. Work goes on `spawner`'s runtime.
+    /// Puts a cache over `inner`. Work goes on `spawner`'s runtime, which must have timers.
     pub fn new(inner: Arc<dyn FileSystem>, config: CacheConfig, spawner: Spawner) -> Arc<Self> {
-        Arc::new(CachedFileSystem {
-            inner,
-            config,
-            spawner,
-            clock: Clock::system(),
-            stats: Arc::default(),
-            next_id: AtomicU64::new(1),
-            known: Mutex::default(),
-            listings: Mutex::default(),
-        })
+        Self::with_clock(inner, &config, spawner, Clock::system())
     }
 
-    fn lifetime(&self, ttl: Lifetime, from: Tick) -> Tick {
-        match ttl {
-            Lifetime::For(d) => from.after(d),
-            Lifetime::Forever => Tick::FOREVER,
-        }
+    pub(crate) fn with_clock(
+        inner: Arc<dyn FileSystem>,
+        config: &CacheConfig,
+        spawner: Spawner,
+        clock: Clock,
+    ) -> Arc<Self> {
+        let stats = Arc::<Counters>::default();
+        let names = Names::new(inner.clone(), config, spawner.clone(), clock.clone(), stats.clone());
+        let engine = Engine::new(inner.clone(), config, spawner, clock.clone(), stats, names.clone());
+        Arc::new(CachedFileSystem { inner, clock, names, engine })
     }
 
     /// What is known of `path` now, without any input or output. `None`: the store must be asked.
     pub fn peek(&self, path: &FsPath) -> Option<Lookup> {
-        let known = self.known.lock();
-        let (metadata, expires) = known.get(path)?;
-        if *expires <= self.clock.now() {
-            return None;
-        }
-        Some(Lookup { metadata: metadata.clone(), expires: self.clock.instant(*expires) })
+        let known = self.names.peek(path)?;
+        Some(Lookup { metadata: known.metadata, expires: self.clock.instant(known.expires) })
     }
 
-    /// Metadata of `path`, from memory while its lifetime lasts.
+    /// Metadata of `path`, from memory while its lifetime lasts. Lookups in a directory whose listing has expired
+    /// share one new listing of it; many that want one name at once share one request.
     ///
     /// # Errors
     /// As `stat`, except that absence is an answer and not an error.
+    ///
+    /// # Cancellation
+    /// Dropping the call leaves what it asked for to others.
     pub async fn lookup(&self, path: &FsPath) -> Result<Lookup> {
-        if let Some(lookup) = self.peek(path) {
-            return Ok(lookup);
-        }
-        let seen = self.clock.now();
-        let (metadata, ttl) = match self.inner.stat(path).await {
-            Ok(metadata) => (Some(metadata), self.config.metadata_ttl),
-            Err(e) if e.kind() == ErrorKind::NotFound => (None, self.config.negative_ttl),
-            Err(e) => return Err(e),
-        };
-        let expires = self.lifetime(ttl, seen);
-        self.known.lock().insert(path.clone(), (metadata.clone(), expires));
-        Ok(Lookup { metadata, expires: self.clock.instant(expires) })
+        let known = self.names.lookup(path).await?;
+        Ok(Lookup { metadata: known.metadata, expires: self.clock.instant(known.expires) })
     }
 
-    /// The listing of `dir`: remembered, or begun now and growing while pages arrive.
+    /// The listing of `dir`: remembered, or on its way and growing while pages arrive (one at a time for each
+    /// directory). When the renewal of a small directory finds nothing changed, the same [`Listing`] goes on.
     ///
     /// # Errors
-    /// As the items of `list`; errors may also show in [`Listing::entries`].
+    /// As the items of `list`; where entries may already be shown, errors come from [`Listing::entries`].
     pub async fn read_dir(&self, dir: &FsPath) -> Result<Arc<Listing>> {
-        let now = self.clock.now();
-        let mut listings = self.listings.lock();
-        if let Some(listing) =
-            listings.get(dir).filter(|l| l.expires_at() > now && !matches!(l.end(), Some(Err(_))))
-        {
-            return Ok(listing.clone());
-        }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let expires = self.lifetime(self.config.metadata_ttl, now);
-        let listing = Arc::new(Listing::new(id, &self.clock, now, expires, 0, usize::MAX));
-        listings.insert(dir.clone(), listing.clone());
-        let mut stream = self.inner.list(dir, ListOptions::default()).ready_chunks(1024);
-        let (dir, target) = (dir.clone(), listing.clone());
-        self.spawner.spawn(async move {
-            while let Some(items) = stream.next().await {
-                let mut entries = Vec::with_capacity(items.len());
-                for item in items {
-                    match item {
-                        Ok(DirEntry { path, metadata }) => {
-                            entries.extend(name_in(&dir, &path).map(|name| ListedEntry { name, metadata }));
-                        }
-                        Err(e) => {
-                            target.push(std::mem::take(&mut entries));
-                            target.finish(Err(e));
-                            return;
-                        }
-                    }
-                }
-                target.push(entries);
-            }
-            target.finish(Ok(()));
-        });
-        Ok(listing)
+        self.names.read_dir(dir).await
     }
 
     /// The file `path` at the version that `metadata` names. No input or output. All handles of one path and known
     /// version share one [`CachedFile`].
     pub fn file(&self, path: &FsPath, metadata: &Metadata) -> Arc<CachedFile> {
-        Arc::new(CachedFile::new(self.inner.clone(), path.clone(), metadata.clone(), self.stats.clone()))
+        self.names.file_used(path);
+        self.engine.file(path, metadata)
     }
 
     /// What the cache did and holds now.
     pub fn stats(&self) -> CacheStats {
-        self.stats.snapshot()
+        self.engine.stats()
     }
+}
 
-    fn forget(&self, path: &FsPath) {
-        self.known.lock().remove(path);
-        let mut listings = self.listings.lock();
-        let mut at = Some(path.clone());
-        while let Some(dir) = at {
-            listings.remove(&dir);
-            self.known.lock().remove(&dir);
-            at = dir.parent();
-        }
+impl Drop for CachedFileSystem {
+    fn drop(&mut self) {
+        self.engine.close();
     }
 }
 
@@ -169,52 +121,134 @@ impl FileSystem for CachedFileSystem {
     }
 
     async fn stat(&self, path: &FsPath) -> Result<Metadata> {
-        self.lookup(path).await?.metadata.ok_or_else(|| Error::not_found(path).during("stat"))
+        let known = self.names.lookup(path).await?;
+        known.metadata.ok_or_else(|| Error::not_found(path).during("stat"))
     }
 
+    /// Whole directories come from the cache; subtrees and the rest of a directory from the wrapped filesystem.
     fn list(&self, dir: &FsPath, options: ListOptions) -> EntryStream {
-        self.inner.list(dir, options)
+        if options != ListOptions::default() {
+            return self.inner.list(dir, options);
+        }
+        let (names, dir) = (self.names.clone(), dir.clone());
+        let listing = async move { Ok::<_, Error>((names.read_dir(&dir).await?, dir)) };
+        futures::stream::once(listing).map_ok(|(listing, dir)| entries(listing, dir)).try_flatten().boxed()
     }
 
     async fn open(&self, path: &FsPath, options: OpenOptions) -> Result<Arc<dyn File>> {
         let metadata = match options.metadata {
             Some(metadata) => metadata,
-            None => self.stat(path).await?,
+            None => self.stat(path).await.map_err(|e| e.during("open"))?,
         };
-        Ok(self.file(path, &metadata))
+        if metadata.is_dir() {
+            return Err(Error::new(ErrorKind::IsADirectory, "a directory cannot be read").during("open").at(path));
+        }
+        if metadata.archived {
+            return Err(Error::new(ErrorKind::Archived, "the object is archived and not restored")
+                .during("open")
+                .at(path));
+        }
+        let file = self.file(path, &metadata);
+        if file.is_passed_through() {
+            // Now, so that the version is held and `as_fd` can answer.
+            file.open_inner().await?;
+        }
+        Ok(file)
     }
 
     async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<Box<dyn FileWriter>> {
-        self.forget(path);
-        self.inner.create(path, options).await
+        let inner = self.inner.create(path, options).await?;
+        Ok(Box::new(Writer { inner, names: self.names.clone(), path: path.clone() }))
     }
 
     fn delete(&self, paths: BoxStream<'static, FsPath>) -> BoxStream<'static, (FsPath, Result<()>)> {
-        self.inner.delete(paths)
+        let names = self.names.clone();
+        // Whatever the result: a failed call may have been carried out.
+        self.inner.delete(paths).inspect(move |(path, _)| names.changed(path)).boxed()
     }
 
     async fn rename(&self, from: &FsPath, to: &FsPath, options: CopyOptions) -> Result<()> {
-        let result = self.inner.rename(from, to, options).await;
-        self.forget(from);
-        self.forget(to);
-        result
+        let _changed = Changed { names: &self.names, paths: [Some(from), Some(to)], tree: true };
+        self.inner.rename(from, to, options).await
     }
 
     async fn copy(&self, from: &FsPath, to: &FsPath, options: CopyOptions) -> Result<()> {
-        let result = self.inner.copy(from, to, options).await;
-        self.forget(to);
-        result
+        let _changed = Changed { names: &self.names, paths: [Some(to), None], tree: false };
+        self.inner.copy(from, to, options).await
     }
 
     async fn create_dir(&self, path: &FsPath) -> Result<()> {
-        let result = self.inner.create_dir(path).await;
-        self.forget(path);
-        result
+        let _changed = Changed { names: &self.names, paths: [Some(path), None], tree: false };
+        self.inner.create_dir(path).await
     }
 
     async fn remove_dir(&self, path: &FsPath) -> Result<()> {
-        let result = self.inner.remove_dir(path).await;
-        self.forget(path);
-        result
+        let _changed = Changed { names: &self.names, paths: [Some(path), None], tree: false };
+        self.inner.remove_dir(path).await
     }
+}
+
+/// Voids what is known of changed paths when a call ends: also when it failed or was dropped, since it may have been
+/// carried out all the same.
+struct Changed<'a> {
+    names: &'a Names,
+    paths: [Option<&'a FsPath>; 2],
+    /// A directory may have moved with all that is in it.
+    tree: bool,
+}
+
+impl Drop for Changed<'_> {
+    fn drop(&mut self) {
+        self.paths.iter().flatten().for_each(|path| self.names.changed(path));
+        if self.tree {
+            self.names.tree_changed();
+        }
+    }
+}
+
+/// A writer whose end is seen at once.
+#[derive(Debug)]
+struct Writer {
+    inner: Box<dyn FileWriter>,
+    names: Arc<Names>,
+    path: FsPath,
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl FileWriter for Writer {
+    async fn write(&mut self, data: Bytes) -> Result<()> {
+        self.inner.write(data).await
+    }
+
+    async fn finish(self: Box<Self>) -> Result<Metadata> {
+        let Writer { inner, names, path } = *self;
+        let _changed = Changed { names: &names, paths: [Some(&path), None], tree: false };
+        inner.finish().await
+    }
+
+    async fn abort(self: Box<Self>) -> Result<()> {
+        self.inner.abort().await
+    }
+}
+
+/// Entries taken from a listing at a time.
+const PAGE: usize = 1024;
+
+fn entries(listing: Arc<Listing>, dir: FsPath) -> BoxStream<'static, Result<DirEntry>> {
+    let pages = futures::stream::try_unfold((listing, 0, false), |(listing, from, end)| async move {
+        if end {
+            return Ok(None);
+        }
+        let page = listing.entries(from, PAGE).await?;
+        let next = (listing, from + page.entries.len(), page.end);
+        Ok::<_, Error>(Some((page.entries, next)))
+    });
+    let entry = move |page: crate::ListedEntries| {
+        let entry = |e: &crate::ListedEntry| {
+            Ok(DirEntry { path: dir.join(&e.name)?, metadata: e.metadata.clone() })
+        };
+        futures::stream::iter(page.iter().map(entry).collect::<Vec<Result<DirEntry>>>())
+    };
+    pages.map_ok(entry).try_flatten().boxed()
 }

@@ -2,85 +2,149 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use nearfs_backends::io::Buffer;
-use nearfs_backends::{ByteStream, File, FileSystem, FsPath, Metadata, OpenOptions, Result, range};
-use tokio::sync::OnceCell;
+use nearfs_backends::{ByteStream, File, FsPath, Metadata, Result, range};
 
-use crate::stats::Counters;
+use crate::memory::blocks::FileBlocks;
 
-/// One version of one file, read through the cache. All handles of one (path, version) share one.
+/// Ranges that lie this near to each other are read as one.
+const NEAR: u64 = 64 << 10;
+/// Ranges of one call that are read side by side.
+const SIDE_BY_SIDE: usize = 64;
+/// What a stream gives at a time, in bytes, ending at multiples of it.
+const STEP: u64 = 1 << 20;
+
+/// Steps of a long read that are asked for before they are copied.
+const STEPS_AHEAD: usize = 4;
+
+/// One version of one file, read through the cache. All handles of one path and known version share one.
+///
+/// Data of a filesystem that is not remote is not held (unless `CacheConfig::cache_local` says so): the kernel's page
+/// cache has it. Reads and [`File::as_fd`] then go to the file of the wrapped filesystem.
 #[derive(Debug)]
 pub struct CachedFile {
-    path: FsPath,
-    metadata: Metadata,
-    inner: OnceCell<Arc<dyn File>>,
-    fs: Arc<dyn FileSystem>,
-    stale: OnceLock<()>,
-    stats: Arc<Counters>,
+    blocks: Arc<FileBlocks>,
 }
 
 impl CachedFile {
-    pub(crate) fn new(
-        fs: Arc<dyn FileSystem>,
-        path: FsPath,
-        metadata: Metadata,
-        stats: Arc<Counters>,
-    ) -> Self {
-        CachedFile { path, metadata, inner: OnceCell::new(), fs, stale: OnceLock::new(), stats }
+    pub(crate) fn new(blocks: Arc<FileBlocks>) -> Arc<Self> {
+        blocks.enter();
+        Arc::new(CachedFile { blocks })
     }
 
     /// The path it was opened by.
     pub fn path(&self) -> &FsPath {
-        &self.path
+        &self.blocks.path
     }
 
     /// Metadata of the pinned version.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        &self.blocks.metadata
     }
 
     /// The bytes of `range` (clamped to the size) in one piece, if all of them are in memory: no input or output, no
-    /// waiting. `None` if not, or if the file is known to be stale: then [`CachedFile::read`] says so.
+    /// waiting. They are copied only if they lie in more than one extent (of up to 1 MiB). `None` if some are
+    /// missing, or if the file is known to be stale: then [`CachedFile::read`] waits, or says so.
     pub fn try_read(&self, range: Range<u64>) -> Option<Bytes> {
-        range::clamp(range, self.metadata.size).is_empty().then(Bytes::new)
+        let range = range::clamp(range, self.blocks.size());
+        if range.is_empty() {
+            return Some(Bytes::new());
+        }
+        self.blocks.hit(&range)
     }
 
-    /// The bytes of `range`, clamped to the size.
+    /// The bytes of `range`, clamped to the size. What is missing is fetched once, however many readers want it.
     ///
     /// # Errors
-    /// As every read of a [`File`].
+    /// As every read of a [`File`]. A failure of a request reaches all who wait for its bytes and is not remembered;
+    /// only `Stale` is final.
     ///
     /// # Cancellation
-    /// Dropping the call gives up this caller's wait only: others that wait for the same bytes get them.
+    /// Dropping the call ends this caller's wait only: others that wait for the same bytes get them, and a request
+    /// that nobody waits for any more is still finished unless its store has gone quiet.
     pub async fn read(&self, range: Range<u64>) -> Result<Bytes> {
-        let range = range::clamp(range, self.metadata.size);
-        if range.is_empty() {
-            return Ok(Bytes::new());
-        }
-        let bytes = self.inner().await?.read_at(range).await?;
-        self.stats.bytes_served.add(bytes.len() as u64);
-        Ok(bytes)
+        read(&self.blocks, range).await
     }
 
-    async fn inner(&self) -> Result<&Arc<dyn File>> {
-        let options = OpenOptions { metadata: Some(self.metadata.clone()) };
-        self.inner.get_or_try_init(|| self.fs.open(&self.path, options)).await
+    /// Opens the file of the wrapped filesystem, so that [`File::as_fd`] can answer.
+    pub(crate) async fn open_inner(&self) -> Result<()> {
+        self.blocks.inner().await.map(drop)
+    }
+
+    pub(crate) fn is_passed_through(&self) -> bool {
+        !self.blocks.engine.holds_data
     }
 }
 
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        self.blocks.leave();
+    }
+}
+
+async fn read(blocks: &Arc<FileBlocks>, range: Range<u64>) -> Result<Bytes> {
+    let range = range::clamp(range, blocks.size());
+    if range.is_empty() {
+        return Ok(Bytes::new());
+    }
+    if !blocks.engine.holds_data {
+        return blocks.inner().await?.read_at(range).await;
+    }
+    if range.end - range.start <= blocks.engine.longest_read() {
+        return match blocks.hit(&range) {
+            Some(bytes) => Ok(bytes),
+            None => Ok(blocks.hold(&range).await?.bytes()),
+        };
+    }
+    let len = usize::try_from(range.end - range.start).map_err(|_| too_long(blocks, &range))?;
+    let buf = Buffer::with_capacity(len);
+    let (result, buf) = fill(blocks, range, buf).await;
+    result.map(|_| buf.freeze())
+}
+
+fn too_long(blocks: &FileBlocks, range: &Range<u64>) -> nearfs_backends::Error {
+    nearfs_backends::Error::new(nearfs_backends::ErrorKind::InvalidInput, "the range is larger than memory")
+        .at(&blocks.path)
+        .with_context("range", format!("{}..{}", range.start, range.end))
+}
+
+/// Copies `range` to the end of `buf`, each byte once. On an error `buf` is as it was.
+async fn fill(blocks: &Arc<FileBlocks>, range: Range<u64>, mut buf: Buffer) -> (Result<usize>, Buffer) {
+    let before = buf.len();
+    let longest = blocks.engine.longest_read();
+    if range.end - range.start > longest {
+        blocks.expect(&range);
+    }
+    // Steps of a MiB: each is copied as soon as it is here, while the ones behind it arrive.
+    let steps = range::split(range, STEP.min(longest)).map(|step| async move { blocks.hold(&step).await });
+    let mut steps = futures::stream::iter(steps).buffered(STEPS_AHEAD);
+    while let Some(held) = steps.next().await {
+        match held {
+            Ok(held) => held.copy_to(&mut buf),
+            Err(e) => {
+                buf.truncate(before);
+                return (Err(e), buf);
+            }
+        }
+    }
+    let added = buf.len() - before;
+    (Ok(added), buf)
+}
+
 #[async_trait]
+#[deny(clippy::missing_trait_methods)]
 impl File for CachedFile {
     fn path(&self) -> &FsPath {
-        &self.path
+        self.path()
     }
 
     fn metadata(&self) -> &Metadata {
-        &self.metadata
+        self.metadata()
     }
 
     async fn read_at(&self, range: Range<u64>) -> Result<Bytes> {
@@ -88,23 +152,87 @@ impl File for CachedFile {
     }
 
     async fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        futures::future::try_join_all(ranges.iter().map(|r| self.read(r.clone()))).await
+        let blocks = &self.blocks;
+        if !blocks.engine.holds_data {
+            return blocks.inner().await?.read_ranges(ranges).await;
+        }
+        let clamped: Vec<_> = ranges.iter().map(|r| range::clamp(r.clone(), blocks.size())).collect();
+        let longest = blocks.engine.longest_read();
+        // Chains of near ranges that are too long to be held at once would only be copied: those go one by one.
+        let mut wanted: Vec<_> = range::coalesce(&clamped, NEAR);
+        wanted.retain(|r| r.end - r.start <= longest);
+        let alone = |r: &&Range<u64>| !r.is_empty() && holder(&wanted, r).is_none();
+        let mut rest: Vec<_> = clamped.iter().filter(alone).cloned().collect();
+        wanted.append(&mut rest);
+        wanted.sort_unstable_by_key(|r| (r.start, std::cmp::Reverse(r.end)));
+        let reads = wanted.iter().cloned().map(|range| read(blocks, range));
+        let got: Vec<Bytes> = futures::stream::iter(reads).buffered(SIDE_BY_SIDE).try_collect().await?;
+        let cut = |r: &Range<u64>| {
+            let i = holder(&wanted, r)?;
+            let from = (r.start - wanted[i].start) as usize;
+            Some(got[i].slice(from..from + (r.end - r.start) as usize))
+        };
+        Ok(clamped.iter().map(|r| if r.is_empty() { Bytes::new() } else { cut(r).unwrap_or_default() }).collect())
     }
 
     fn read_stream(&self, range: Range<u64>) -> ByteStream {
-        let (fs, path, metadata) = (self.fs.clone(), self.path.clone(), self.metadata.clone());
-        let open = async move { fs.open(&path, OpenOptions { metadata: Some(metadata) }).await };
-        futures::stream::once(open).map_ok(move |file| file.read_stream(range.clone())).try_flatten().boxed()
+        let blocks = self.blocks.clone();
+        let range = range::clamp(range, blocks.size());
+        if !blocks.engine.holds_data {
+            let open = async move { Ok::<_, nearfs_backends::Error>(blocks.inner().await?.read_stream(range)) };
+            return futures::stream::once(open).try_flatten().boxed();
+        }
+        if range.end - range.start > STEP {
+            blocks.expect(&range);
+        }
+        let step = STEP.min(blocks.engine.longest_read());
+        let reader = Reader::new(blocks);
+        futures::stream::try_unfold((reader, range), move |(reader, range)| async move {
+            let Some(piece) = range::split(range.clone(), step).next() else { return Ok(None) };
+            let rest = piece.end..range.end;
+            let bytes = read(&reader.0, piece).await?;
+            Ok(Some((bytes, (reader, rest))))
+        })
+        .boxed()
     }
 
-    async fn read_into(&self, offset: u64, mut buf: Buffer) -> (Result<usize>, Buffer) {
-        match self.read(offset..offset.saturating_add(buf.remaining() as u64)).await {
-            Ok(bytes) => (Ok(buf.append(&bytes)), buf),
+    async fn read_into(&self, offset: u64, buf: Buffer) -> (Result<usize>, Buffer) {
+        let range = range::clamp(offset..offset.saturating_add(buf.remaining() as u64), self.blocks.size());
+        if range.is_empty() {
+            return (Ok(0), buf);
+        }
+        if self.blocks.engine.holds_data {
+            return fill(&self.blocks, range, buf).await;
+        }
+        match self.blocks.inner().await {
+            Ok(inner) => inner.read_into(offset, buf).await,
             Err(e) => (Err(e), buf),
         }
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.blocks.opened().filter(|_| self.is_passed_through()).and_then(|inner| inner.as_fd())
+    }
+}
+
+/// Index of a range in `sorted` that has all of `range`.
+fn holder(sorted: &[Range<u64>], range: &Range<u64>) -> Option<usize> {
+    let after = sorted.partition_point(|r| r.start <= range.start);
+    (0..after).rev().take(2).chain(0..after).find(|i| sorted[*i].end >= range.end)
+}
+
+/// A stream that is being read counts as a reader of its file.
+struct Reader(Arc<FileBlocks>);
+
+impl Reader {
+    fn new(blocks: Arc<FileBlocks>) -> Self {
+        blocks.enter();
+        Reader(blocks)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }

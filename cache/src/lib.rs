@@ -10,13 +10,19 @@
 //!
 //! Programs use the root crate `nearfs`, which puts this over a store and its layers.
 
+mod budget;
 mod cached;
 mod cached_file;
 mod clock;
 mod config;
+mod engine;
 mod key;
+mod memory;
 mod metadata;
+mod prefetch;
+mod single_flight;
 mod stats;
+mod sync;
 
 pub use cached::{CachedFileSystem, Lookup};
 pub use cached_file::CachedFile;

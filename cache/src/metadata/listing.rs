@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
 use nearfs_backends::{Error, FsPath, Metadata, Result};
@@ -52,9 +52,13 @@ pub struct ListingPage {
 pub struct Listing {
     id: u64,
     clock: Clock,
-    seen: Tick,
-    epoch: u64,
+    seen: AtomicU64,
+    epoch: AtomicU64,
     expires: AtomicU64,
+    /// A later look at one name showed something else: readers of the directory get a new listing.
+    outdated: AtomicBool,
+    /// A reader has been given it, so it keeps its own identity.
+    shown: AtomicBool,
     state: Mutex<State>,
     changed: Notify,
     wanted: Notify,
@@ -65,6 +69,10 @@ struct State {
     chunks: Vec<Chunk>,
     len: usize,
     end: Option<Result<()>>,
+    /// The end has been taken note of where listings are remembered.
+    settled: bool,
+    /// Indexes of the directories among the entries.
+    dirs: Vec<u32>,
     /// The fetcher pauses when this many entries are here.
     allowed: usize,
     unordered: bool,
@@ -94,8 +102,10 @@ impl Listing {
         Listing {
             id,
             clock: clock.clone(),
-            seen,
-            epoch,
+            seen: AtomicU64::new(seen.0),
+            epoch: AtomicU64::new(epoch),
+            outdated: AtomicBool::new(false),
+            shown: AtomicBool::new(false),
             expires: AtomicU64::new(expires.0),
             state: Mutex::new(State { allowed, ..State::default() }),
             changed: Notify::new(),
@@ -125,10 +135,10 @@ impl Listing {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
+            self.allow(from.saturating_add(max.max(READ_AHEAD)));
             if let Some(page) = self.page(from, max) {
                 return page;
             }
-            self.allow(from.saturating_add(max.max(READ_AHEAD)));
             changed.await;
         }
     }
@@ -159,20 +169,53 @@ impl Listing {
         }
     }
 
+    /// When the store was asked.
     pub(crate) fn seen(&self) -> Tick {
-        self.seen
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
+        Tick(self.seen.load(SeqCst))
     }
 
     pub(crate) fn expires_at(&self) -> Tick {
         Tick(self.expires.load(SeqCst))
     }
 
-    pub(crate) fn expire_at(&self, at: Tick) {
-        self.expires.store(at.0, SeqCst);
+    /// True while its lifetime lasts and nothing of it was changed by our own doing.
+    pub(crate) fn is_fresh(&self, now: Tick, epoch: u64) -> bool {
+        now < self.expires_at() && self.epoch.load(SeqCst) == epoch
+    }
+
+    /// Takes over the lifetime of `newer`, which has the same content.
+    pub(crate) fn renew(&self, newer: &Listing) {
+        self.seen.store(newer.seen.load(SeqCst), SeqCst);
+        self.epoch.store(newer.epoch.load(SeqCst), SeqCst);
+        self.expires.store(newer.expires.load(SeqCst), SeqCst);
+        self.outdated.store(false, SeqCst);
+    }
+
+    pub(crate) fn set_outdated(&self) {
+        self.outdated.store(true, SeqCst);
+    }
+
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.outdated.load(SeqCst)
+    }
+
+    pub(crate) fn show(&self) {
+        self.shown.store(true, SeqCst);
+    }
+
+    pub(crate) fn was_shown(&self) -> bool {
+        self.shown.load(SeqCst)
+    }
+
+    /// The directories among its entries with indexes from `from` on, as far as they are here; at most `max`.
+    pub(crate) fn dirs_from(&self, from: usize, max: usize) -> Vec<(usize, Box<[u8]>)> {
+        let state = self.state.lock();
+        let first = state.dirs.partition_point(|i| (*i as usize) < from);
+        let name = |i: usize| {
+            let chunk = &state.chunks[state.chunks.partition_point(|c| c.start <= i) - 1];
+            (i, chunk.entries[i - chunk.start].name.clone())
+        };
+        state.dirs[first..].iter().take(max).map(|i| name(*i as usize)).collect()
     }
 
     /// Entries here now.
@@ -183,10 +226,6 @@ impl Listing {
     /// How it ended, if it did.
     pub(crate) fn end(&self) -> Option<Result<()>> {
         self.state.lock().end.as_ref().map(|r| r.as_ref().map(|()| ()).map_err(Error::duplicate))
-    }
-
-    pub(crate) fn is_complete(&self) -> bool {
-        matches!(self.state.lock().end, Some(Ok(())))
     }
 
     /// Adds a piece of a page.
@@ -200,6 +239,8 @@ impl Listing {
             && entries.is_sorted_by(|a, b| cmp_names(&a.name, &b.name).is_lt());
         state.unordered |= !ordered;
         let start = state.len;
+        let dirs = entries.iter().enumerate().filter(|(_, e)| e.metadata.is_dir());
+        state.dirs.extend(dirs.filter_map(|(i, _)| u32::try_from(start + i).ok()));
         state.len += entries.len();
         state.chunks.push(Chunk { start, entries: entries.into() });
         drop(state);
@@ -208,6 +249,12 @@ impl Listing {
 
     pub(crate) fn finish(&self, end: Result<()>) {
         self.state.lock().end.get_or_insert(end);
+        self.changed.notify_waiters();
+    }
+
+    /// Ends the wait of those who go on with what is remembered.
+    pub(crate) fn settle(&self) {
+        self.state.lock().settled = true;
         self.changed.notify_waiters();
     }
 
@@ -263,7 +310,24 @@ impl Listing {
         }
     }
 
-    /// Waits until the listing knows of `name`, or has failed.
+    /// The index of `name`, if it is here (and the listing is ordered).
+    pub(crate) fn position(&self, name: &[u8]) -> Option<usize> {
+        let state = self.state.lock();
+        if state.unordered {
+            return None;
+        }
+        let at = state.chunks.partition_point(|c| c.entries.last().is_some_and(|e| cmp_names(&e.name, name).is_lt()));
+        let chunk = state.chunks.get(at)?;
+        chunk.entries.binary_search_by(|e| cmp_names(&e.name, name)).ok().map(|i| chunk.start + i)
+    }
+
+    /// True if it does not go on before more is wanted.
+    pub(crate) fn is_paused(&self) -> bool {
+        let state = self.state.lock();
+        state.end.is_none() && state.len >= state.allowed
+    }
+
+    /// Waits until the listing knows of `name`, has paused, or has failed.
     ///
     /// # Errors
     /// What ended the listing.
@@ -276,6 +340,7 @@ impl Listing {
             match self.find(name) {
                 Found::NotYet => match end {
                     Some(Err(e)) => return Err(e),
+                    _ if self.is_paused() => return Ok(Found::NotYet),
                     _ => changed.await,
                 },
                 found => return Ok(found),
@@ -283,19 +348,23 @@ impl Listing {
         }
     }
 
-    /// Waits until it is complete.
+    /// Waits until it is complete and remembered.
     ///
     /// # Errors
     /// What ended it instead.
     pub(crate) async fn wait_end(&self) -> Result<()> {
+        self.allow(usize::MAX);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            match self.end() {
-                Some(end) => return end,
-                None => changed.await,
+            {
+                let state = self.state.lock();
+                if let Some(end) = state.end.as_ref().filter(|_| state.settled) {
+                    return end.as_ref().map(|()| ()).map_err(Error::duplicate);
+                }
             }
+            changed.await;
         }
     }
 

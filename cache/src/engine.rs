@@ -1,0 +1,231 @@
+//! [`Engine`]: what all files of one cache share.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use nearfs_backends::{FileSystem, FsPath, Metadata, Spawner};
+use parking_lot::Mutex;
+
+use crate::cached_file::CachedFile;
+use crate::clock::{Clock, Tick};
+use crate::config::CacheConfig;
+use crate::key::FileKey;
+use crate::memory::Memory;
+use crate::memory::blocks::FileBlocks;
+use crate::metadata::Names;
+use crate::prefetch::connections::Connections;
+use crate::prefetch::siblings::Siblings;
+use crate::prefetch::window::{MAX_WINDOW, WHOLE};
+use crate::stats::{CacheStats, Counters};
+
+/// How often requests and idle data are looked after.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// A file whose store sends nothing for this long gives connections back to others.
+const STALLED: Duration = Duration::from_secs(1);
+/// A request that nobody waits for and that brings nothing is given up after this time.
+const UNWANTED: Duration = Duration::from_secs(5);
+/// A file counts as being streamed this long after its last read.
+const ACTIVE: Duration = Duration::from_secs(2);
+/// How often a file that is being streamed says so.
+const ACTIVE_STEP: Duration = Duration::from_millis(200);
+
+/// The data side of a cache.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) spawner: Spawner,
+    pub(crate) clock: Clock,
+    pub(crate) stats: Arc<Counters>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) memory: Memory,
+    pub(crate) connections: Connections,
+    pub(crate) siblings: Siblings,
+    pub(crate) prefetch: bool,
+    /// Data is held here at all; otherwise reads go straight to the wrapped filesystem.
+    pub(crate) holds_data: bool,
+    idle: Duration,
+    files: DashMap<FileKey, Arc<FileBlocks>>,
+    /// Files with requests in flight, by address.
+    running: Mutex<HashMap<usize, Weak<FileBlocks>>>,
+    active: Mutex<HashMap<usize, Weak<FileBlocks>>>,
+    active_count: AtomicUsize,
+    next_unknown: AtomicU64,
+    watched: AtomicBool,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        fs: Arc<dyn FileSystem>,
+        config: &CacheConfig,
+        spawner: Spawner,
+        clock: Clock,
+        stats: Arc<Counters>,
+        names: Arc<Names>,
+    ) -> Arc<Self> {
+        Arc::new(Engine {
+            memory: Memory::new(config.memory, config.idle, stats.clone()),
+            connections: Connections::new(config.max_connections, &clock, stats.clone()),
+            siblings: Siblings::default(),
+            prefetch: config.prefetch,
+            holds_data: fs.capabilities().remote || config.cache_local,
+            idle: config.idle,
+            files: DashMap::new(),
+            running: Mutex::default(),
+            active: Mutex::default(),
+            active_count: AtomicUsize::new(0),
+            next_unknown: AtomicU64::new(0),
+            watched: AtomicBool::new(false),
+            fs,
+            spawner,
+            clock,
+            stats,
+            names,
+        })
+    }
+
+    /// Objects up to this size are fetched as a whole.
+    pub(crate) fn whole(&self) -> u64 {
+        WHOLE.min(self.memory.limit() / 4)
+    }
+
+    /// The longest range that is held at once; longer reads go in steps.
+    pub(crate) fn longest_read(&self) -> u64 {
+        (4 << 20).min(self.memory.limit() / 4)
+    }
+
+    /// How far behind a stream its data goes: enough for requests out of order and readers in step.
+    pub(crate) fn lag(&self) -> u64 {
+        if self.memory.used() < self.memory.limit() / 2 { 8 << 20 } else { 1 << 20 }
+    }
+
+    /// The handle of a file; made if there is none.
+    pub(crate) fn file(self: &Arc<Self>, path: &FsPath, metadata: &Metadata) -> Arc<CachedFile> {
+        let Some(key) = FileKey::new(path, metadata) else {
+            return CachedFile::new(FileBlocks::new(self, path, metadata, None));
+        };
+        let make = || FileBlocks::new(self, path, metadata, Some(key.clone()));
+        // The guard is held until the handle is there, so that the entry is not taken for unused meanwhile.
+        let blocks = self.files.entry(key.clone()).or_insert_with(make);
+        let mut handle = blocks.handle.lock();
+        if let Some(file) = handle.upgrade() {
+            return file;
+        }
+        let file = CachedFile::new(Arc::clone(&blocks));
+        *handle = Arc::downgrade(&file);
+        file
+    }
+
+    /// The data of a file that is about to be fetched ahead; `None` if it was read or fetched before.
+    pub(crate) fn untouched(self: &Arc<Self>, path: &FsPath, metadata: &Metadata) -> Option<Arc<FileBlocks>> {
+        let key = FileKey::new(path, metadata)?;
+        let make = || FileBlocks::new(self, path, metadata, Some(key.clone()));
+        let blocks = Arc::clone(&self.files.entry(key.clone()).or_insert_with(make));
+        (blocks.is_untouched() && !blocks.seen.load(Ordering::Acquire)).then_some(blocks)
+    }
+
+    pub(crate) fn file_id(&self, key: Option<&FileKey>) -> u64 {
+        let mut hasher = std::hash::DefaultHasher::new();
+        match key {
+            Some(key) => key.hash(&mut hasher),
+            None => self.next_unknown.fetch_add(1, Ordering::Relaxed).hash(&mut hasher),
+        }
+        hasher.finish()
+    }
+
+    pub(crate) fn forget_if_unused(&self, blocks: &FileBlocks) {
+        if let Some(key) = blocks.key.as_ref().filter(|_| blocks.is_unused()) {
+            self.files.remove_if(key, |_, b| std::ptr::eq(&**b, blocks) && b.is_unused());
+        }
+    }
+
+    /// A file of which there was no request in flight has one.
+    pub(crate) fn started(self: &Arc<Self>, blocks: &Arc<FileBlocks>) {
+        self.running.lock().insert(address(blocks), Arc::downgrade(blocks));
+        if !self.watched.swap(true, Ordering::AcqRel) {
+            self.spawner.spawn(watch(Arc::downgrade(self)));
+        }
+    }
+
+    /// It has none any more.
+    pub(crate) fn stopped(&self, blocks: &Arc<FileBlocks>) {
+        let mut running = self.running.lock();
+        if blocks.requests().load(Ordering::Acquire) == 0 {
+            running.remove(&address(blocks));
+        }
+    }
+
+    pub(crate) fn mark_active(&self, blocks: &Arc<FileBlocks>) {
+        let now = self.clock.now();
+        let before = Tick(blocks.active_at.load(Ordering::Relaxed));
+        if before.0 == 0 || now.since(before) >= ACTIVE_STEP {
+            blocks.active_at.store(now.0.max(1), Ordering::Relaxed);
+            let mut active = self.active.lock();
+            active.insert(address(blocks), Arc::downgrade(blocks));
+            self.active_count.store(active.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that one streamed file may have ahead of its readers.
+    pub(crate) fn memory_share(&self) -> u64 {
+        let files = self.active_count.load(Ordering::Relaxed).max(1) as u64;
+        (self.memory.limit() / 4 * 3 / files).min(MAX_WINDOW)
+    }
+
+    /// Requests that one streamed file may have in flight.
+    pub(crate) fn connection_share(&self) -> usize {
+        (self.connections.target() / self.active_count.load(Ordering::Relaxed).max(1)).max(2)
+    }
+
+    /// A small file was read, perhaps for the first time.
+    pub(crate) fn small_read(self: &Arc<Self>, blocks: &FileBlocks) {
+        if !blocks.seen.swap(true, Ordering::AcqRel) && self.prefetch {
+            self.siblings.read(self, &blocks.path);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> CacheStats {
+        self.stats.memory_used.set(self.memory.used());
+        self.stats.files.set(self.files.len() as u64);
+        self.names.count();
+        self.stats.snapshot()
+    }
+
+    /// Forgets all files, so that the last handle to go takes its data along.
+    pub(crate) fn close(&self) {
+        let files: Vec<_> = self.files.iter().map(|entry| Arc::clone(&entry)).collect();
+        self.files.clear();
+        files.iter().for_each(|blocks| blocks.clear());
+    }
+
+    fn look_after(&self) {
+        let now = self.clock.now();
+        let before = |d: Duration| Tick(now.0.saturating_sub(d.as_nanos() as u64));
+        self.memory.evict_unused(before(self.idle), |extent| extent.tag.large);
+        let running: Vec<_> = self.running.lock().values().filter_map(Weak::upgrade).collect();
+        for blocks in running {
+            blocks.watch(before(UNWANTED), before(STALLED));
+        }
+        let mut active = self.active.lock();
+        active.retain(|_, weak| {
+            weak.upgrade().is_some_and(|b| Tick(b.active_at.load(Ordering::Relaxed)) >= before(ACTIVE))
+        });
+        self.active_count.store(active.len(), Ordering::Relaxed);
+    }
+}
+
+async fn watch(engine: Weak<Engine>) {
+    loop {
+        let Some(every) = engine.upgrade().map(|e| WATCH_EVERY.min(e.idle / 2)) else { return };
+        tokio::time::sleep(every.max(Duration::from_millis(20))).await;
+        let Some(engine) = engine.upgrade() else { return };
+        engine.look_after();
+    }
+}
+
+fn address(blocks: &Arc<FileBlocks>) -> usize {
+    Arc::as_ptr(blocks) as usize
+}
