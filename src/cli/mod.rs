@@ -1,0 +1,120 @@
+//! The command line: one command a file. Each takes what was typed (its `…Args`) and works out what it means.
+
+mod args;
+mod cat;
+mod completions;
+mod config;
+mod context;
+mod cp;
+mod daemon;
+mod diagnostics;
+mod doctor;
+mod du;
+mod expand;
+mod find;
+mod head;
+mod ls;
+mod mount;
+mod mounts;
+mod output;
+mod place;
+mod progress;
+mod stat;
+mod stats;
+mod telemetry;
+mod unmount;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use context::Context;
+use diagnostics::{DONE, FAILED, Failure, INTERRUPTED, MOUNT_FAILED, Outcome};
+use expand::{Parsed, Refused};
+
+/// Everything between the process's start and its exit code.
+pub(crate) fn main() -> ExitCode {
+    let argv: Vec<_> = std::env::args_os().collect();
+    let helper = argv.first().is_some_and(|name| expand::is_helper(name));
+    let code = match expand::parse(argv) {
+        Ok(parsed) => run(parsed),
+        Err(Refused::Failure(failure)) => failure.report(),
+        Err(Refused::Clap(error)) => {
+            // Prints help to stdout and errors to stderr; a closed pipe is nobody's problem.
+            let _ = error.print();
+            if error.use_stderr() { FAILED } else { DONE }
+        }
+    };
+    ExitCode::from(if helper && code != DONE { MOUNT_FAILED } else { code })
+}
+
+fn run(parsed: Parsed) -> u8 {
+    let Parsed { cli: Cli { global, command }, fake } = parsed;
+    // A mount goes into the background before any thread exists, so it is no task like the others.
+    if let Command::Mount(args) = command {
+        return mount::run(&global, &args, fake).unwrap_or_else(|failure| failure.report());
+    }
+    let prepared = context::load(&global).and_then(|config| {
+        telemetry::init(&config.settings(None)?, global.verbose, None)?;
+        Ok(config)
+    });
+    let config = match prepared {
+        Ok(config) => config,
+        Err(failure) => return failure.report(),
+    };
+    let (out, writer) = output::channel();
+    let ctx = Context::new(global, config, out);
+    let interrupt = ctx.interrupt.clone();
+    let task = std::thread::spawn(move || {
+        nearfs::blocking::wait(async move {
+            // A second Ctrl-C does not wait for anything.
+            let watched = tokio::spawn(context::watch_for_interrupt(ctx.interrupt.clone()));
+            let outcome = dispatch(ctx, command).await;
+            watched.abort();
+            Ok(outcome)
+        })
+    });
+    let written = writer.run();
+    let outcome = match task.join() {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(Failure::plain("a part of nearfs panicked; this is a bug")),
+    };
+    if let Err(e) = written {
+        return Failure::plain(format!("cannot write to standard output: {e}")).report();
+    }
+    if interrupt.is_cancelled() {
+        return INTERRUPTED;
+    }
+    outcome.unwrap_or_else(|failure| failure.report())
+}
+
+async fn dispatch(ctx: Context, command: Command) -> Outcome {
+    let interrupt = ctx.interrupt.clone();
+    // Copies stop by themselves, so that nothing half-done stays.
+    if let Command::Cp(args) = command {
+        return cp::run(&ctx, args).await;
+    }
+    let work = async {
+        match command {
+            Command::Mount(_) | Command::Cp(_) => {
+                Err(Failure::plain("not a command of this place; this is a bug"))
+            }
+            Command::Unmount(args) => unmount::run(&ctx, args).await,
+            Command::Mounts(args) => mounts::run(&ctx, args).await,
+            Command::Stats(args) => stats::run(&ctx, args).await,
+            Command::Ls(args) => ls::run(&ctx, args).await,
+            Command::Stat(args) => stat::run(&ctx, args).await,
+            Command::Cat(args) => cat::run(&ctx, args).await,
+            Command::Head(args) => head::run(&ctx, args).await,
+            Command::Find(args) => find::run(&ctx, args).await,
+            Command::Du(args) => du::run(&ctx, args).await,
+            Command::Config(args) => config::run(&ctx, args).await,
+            Command::Doctor(args) => doctor::run(&ctx, args).await,
+            Command::Completions(args) => completions::run(&ctx, args).await,
+        }
+    };
+    tokio::select! {
+        outcome = work => outcome,
+        () = interrupt.cancelled() => Err(Failure::Silent(INTERRUPTED)),
+    }
+}
