@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::io::completion::Promise;
 use crate::io::lent::Lent;
 use crate::io::psync::STEP;
-use crate::io::source::Source;
+use crate::io::source::{Medium, Source};
 
 /// `user_data` of the poll that wakes the thread.
 pub(super) const BELL: u64 = u64::MAX;
@@ -84,10 +84,15 @@ impl Read {
         let length = (self.memory.len() - self.done).min(STEP) as u32;
         // In bounds: `done` never exceeds the length of the memory.
         let at = self.memory.ptr().wrapping_add(self.done);
-        opcode::Read::new(types::Fd(self.source.as_raw_fd()), at, length)
+        let entry = opcode::Read::new(types::Fd(self.source.as_raw_fd()), at, length)
             .offset(self.offset + self.done as u64)
             .build()
-            .user_data(key)
+            .user_data(key);
+        match self.source.medium() {
+            Medium::Disk => entry,
+            // FUSE and some network filesystems block in the submission, and would hold up everybody's reads.
+            Medium::Network => entry.flags(squeue::Flags::ASYNC),
+        }
     }
 }
 

@@ -44,16 +44,11 @@ impl Shared {
             }
             self.stuck.fetch_add(cancel.len(), Ordering::Relaxed);
             count_blocked(cancel.len() as i64);
-            let rings = !cancel.is_empty() && std::mem::take(&mut state.sleeping);
-            state.cancel.append(&mut cancel);
             let mut never_begun = Vec::new();
             while state.queue.front().is_some_and(|r| r.deadline <= now) {
                 never_begun.extend(state.queue.pop_front());
             }
             parking_lot::MutexGuard::unlocked(&mut state, || {
-                if rings {
-                    self.ring_the_bell();
-                }
                 for (promise, place) in late {
                     promise.fail(timed_out("read", self.timeout));
                     drop(place);
@@ -62,6 +57,13 @@ impl Shared {
                     read.promise().fail(timed_out("read", self.timeout));
                 }
             });
+            // Only now: a cancelled read ends with ECANCELED, which is not what its caller should hear.
+            if !cancel.is_empty() {
+                state.cancel.append(&mut cancel);
+                if std::mem::take(&mut state.sleeping) {
+                    self.ring_the_bell();
+                }
+            }
         }
     }
 }
