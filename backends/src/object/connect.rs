@@ -36,7 +36,14 @@ impl S3FileSystem {
 async fn connect(mut config: S3Config, spawner: Spawner) -> Result<Arc<S3FileSystem>> {
     config.check()?;
     if !config.anonymous {
-        let profile = ProfileSettings::load(&config).await?;
+        let profile = match ProfileSettings::load(&config).await {
+            // With keys of its own it does not depend on the files.
+            Err(e) if config.credentials.is_some() && config.profile.is_none() => {
+                tracing::debug!("ignored: {e:#}");
+                ProfileSettings::default()
+            }
+            other => other?,
+        };
         config.region = config.region.or(profile.region);
         config.endpoint = config.endpoint.or(profile.endpoint);
         config.ca_bundle = config.ca_bundle.or(profile.ca_bundle);

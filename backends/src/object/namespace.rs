@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use http::{HeaderName, Method, header};
 use md5::{Digest, Md5};
 
@@ -233,7 +233,7 @@ impl Shared {
             .map_err(|e| e.at(from).with_context("hint", "the new name is complete; the old one remains"))
     }
 
-    /// Writes a marker.
+    /// Writes a marker, and those of the directories above that do not exist yet.
     pub(crate) async fn create_dir(&self, path: &FsPath) -> Result<()> {
         let exists =
             || Error::new(ErrorKind::AlreadyExists, "a file or directory of this name exists already");
@@ -243,7 +243,24 @@ impl Shared {
             Err(e) => return Err(e),
         }
         // `stat` takes names that are no keys for absent.
-        let marker = self.dir_key(path)?;
+        self.key(path)?;
+        let above: Vec<_> =
+            std::iter::successors(path.parent(), FsPath::parent).filter(|p| !p.is_root()).collect();
+        let checks: Vec<_> = above.iter().map(|dir| self.is_dir(dir)).collect();
+        let known: Vec<bool> = stream::iter(checks).buffered(PARALLEL).try_collect().await?;
+        let missing = above.iter().zip(known).filter(|(_, exists)| !exists).map(|(dir, _)| dir);
+        // From the top down: what is visible at any time is a directory that exists.
+        for dir in missing.collect::<Vec<_>>().into_iter().rev() {
+            match self.put_marker(dir).await {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                other => other?,
+            }
+        }
+        self.put_marker(path).await
+    }
+
+    async fn put_marker(&self, dir: &FsPath) -> Result<()> {
+        let marker = self.dir_key(dir)?;
         put(&self.wire, &marker, bytes::Bytes::new(), None, &Condition::Absent).await.map(drop)
     }
 

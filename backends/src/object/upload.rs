@@ -63,6 +63,11 @@ pub(crate) fn refused(refusal: Refusal, condition: &Condition) -> Error {
         (412 | 409, Condition::Version(_)) => changed(),
         // `If-Match` where there is nothing.
         (404, Condition::Version(_)) if refusal.is_absent() => changed(),
+        // A write of a new file cannot miss one: this server has no such address.
+        (404, _) if refusal.code.is_empty() => {
+            Error::new(ErrorKind::InvalidInput, "the store does not take this name")
+                .with_source(refusal.error)
+        }
         _ => refusal.into(),
     }
 }

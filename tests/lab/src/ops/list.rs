@@ -88,7 +88,11 @@ pub(crate) fn list(call: &mut Call) -> Reply {
         let last = found.entries.last().map_or(after.as_slice(), Entry::name);
         if v2 {
             let repeat = call.faults.contains(&Fault::ListRepeatToken).then_some(token).flatten();
-            let next = repeat.map_or_else(|| to_token(last), str::to_owned);
+            let mut next = repeat.map_or_else(|| to_token(last), str::to_owned);
+            if repeat.is_none() && token == Some(next.as_str()) {
+                // A page with nothing in it leads to the same place, by another token.
+                next.replace_range(..1, "2");
+            }
             xml += &format!("<NextContinuationToken>{}</NextContinuationToken>", escape(&next));
         } else if call.faults.contains(&Fault::ListRepeatToken) && !start.is_empty() {
             xml += &format!("<NextMarker>{}</NextMarker>", name(start));
@@ -133,5 +137,6 @@ fn to_token(after: &[u8]) -> String {
 }
 
 fn from_token(token: &str) -> Option<Vec<u8>> {
-    token.strip_prefix("1!").map(|after| decode(after, false))
+    let after = token.strip_prefix("1!").or_else(|| token.strip_prefix("2!"))?;
+    Some(decode(after, false))
 }
