@@ -20,6 +20,7 @@ use nearfs_backends::{Error, Result, Spawner};
 use parking_lot::Mutex;
 
 use crate::counters::Op;
+use crate::failures::Subject;
 use crate::interrupt::Pending;
 use crate::ops::attr::Attr;
 use crate::ops::dir::{EntrySink, NameSink, OpenedDir};
@@ -47,7 +48,7 @@ impl Adapter {
         op: Op,
         request: &Request,
         reply: R,
-        read: Option<(u64, std::ops::Range<u64>)>,
+        subject: Subject,
         work: impl Future<Output = Result<T>> + Send + 'static,
         answer: impl FnOnce(&Vfs, R, Result<T>) + Send + 'static,
     ) where
@@ -55,7 +56,7 @@ impl Adapter {
         T: Send + 'static,
     {
         let slot = Arc::new(Slot(Mutex::new(Some(reply))));
-        let registered = self.vfs.in_flight.register(op, request.pid(), slot.clone(), read);
+        let registered = self.vfs.in_flight.register(op, request.pid(), slot.clone(), subject);
         let id = registered.id();
         let vfs = Arc::clone(&self.vfs);
         let task = self.spawner.spawn(async move {
@@ -221,13 +222,14 @@ impl fuser::Filesystem for Adapter {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let op = Op::Lookup;
         self.vfs.counters.begin(op);
-        match self.vfs.lookup(parent.0, name.as_bytes()) {
+        match self.vfs.lookup(request.pid(), parent.0, name.as_bytes()) {
             Ok(Now::Done(found)) => {
                 self.vfs.counters.inline(op);
                 send_entry(reply, &self.vfs.enter(found));
             }
             Ok(Now::Ask(ask)) => {
-                self.spawn(op, request, reply, None, ask.run(), move |vfs, reply, result| match result {
+                let subject = ask.subject();
+                self.spawn(op, request, reply, subject, ask.run(), move |vfs, reply, result| match result {
                     Ok(found) => send_entry(reply, &vfs.enter(found)),
                     Err(e) => fail(vfs, op, reply, &e),
                 });
@@ -283,8 +285,8 @@ impl fuser::Filesystem for Adapter {
                 send_bytes(&self.vfs, reply, &bytes);
             }
             Ok(Now::Ask(ask)) => {
-                let read = Some((ask.ino, ask.range.clone()));
-                self.spawn(op, request, reply, read, ask.run(), move |vfs, reply, result| match result {
+                let subject = ask.subject();
+                self.spawn(op, request, reply, subject, ask.run(), move |vfs, reply, result| match result {
                     Ok(bytes) => send_bytes(vfs, reply, &bytes),
                     Err(e) => fail(vfs, op, reply, &e),
                 });
@@ -294,6 +296,8 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn flush(&self, _r: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        self.vfs.counters.begin(Op::Flush);
+        self.vfs.counters.inline(Op::Flush);
         // Nothing is ever written: from now on the kernel does not ask at close.
         reply.fail(libc::ENOSYS);
     }
@@ -322,9 +326,11 @@ impl fuser::Filesystem for Adapter {
                 send_opened_dir(reply, opened);
             }
             Ok(Now::Ask(ask)) => {
-                self.spawn(op, request, reply, None, ask.run(), move |vfs, reply, result| match result {
-                    Ok((inode, listing)) => send_opened_dir(reply, vfs.opened(inode, listing)),
-                    Err(e) => fail(vfs, op, reply, &e),
+                self.spawn(op, request, reply, Subject::Other, ask.run(), move |vfs, reply, result| {
+                    match result {
+                        Ok((inode, listing)) => send_opened_dir(reply, vfs.opened(inode, listing)),
+                        Err(e) => fail(vfs, op, reply, &e),
+                    }
                 });
             }
             Err(e) => self.fail(op, reply, &e),
@@ -348,12 +354,14 @@ impl fuser::Filesystem for Adapter {
                 reply.ok();
             }
             Ok(Now::Ask(ask)) => {
-                self.spawn(op, request, reply, None, ask.run(), move |vfs, mut reply, result| match result {
-                    Ok(batch) => {
-                        vfs.fill_names(batch, &mut reply);
-                        reply.ok();
+                self.spawn(op, request, reply, Subject::Other, ask.run(), move |vfs, mut reply, result| {
+                    match result {
+                        Ok(batch) => {
+                            vfs.fill_names(batch, &mut reply);
+                            reply.ok();
+                        }
+                        Err(e) => fail(vfs, op, reply, &e),
                     }
-                    Err(e) => fail(vfs, op, reply, &e),
                 });
             }
             Err(e) => self.fail(op, reply, &e),
@@ -377,12 +385,14 @@ impl fuser::Filesystem for Adapter {
                 reply.ok();
             }
             Ok(Now::Ask(ask)) => {
-                self.spawn(op, request, reply, None, ask.run(), move |vfs, mut reply, result| match result {
-                    Ok(batch) => {
-                        vfs.fill_entries(batch, &mut reply);
-                        reply.ok();
+                self.spawn(op, request, reply, Subject::Other, ask.run(), move |vfs, mut reply, result| {
+                    match result {
+                        Ok(batch) => {
+                            vfs.fill_entries(batch, &mut reply);
+                            reply.ok();
+                        }
+                        Err(e) => fail(vfs, op, reply, &e),
                     }
-                    Err(e) => fail(vfs, op, reply, &e),
                 });
             }
             Err(e) => self.fail(op, reply, &e),

@@ -104,9 +104,13 @@ fn mount_through_helper(dir: &Path, source: &str, options: &MountOptions) -> Res
                 true => ErrorKind::PermissionDenied,
                 false => ErrorKind::Other,
             };
-            Err(Error::new(kind, format!("the mount helper refused: {said}"))
+            let error = Error::new(kind, format!("the mount helper refused: {said}"))
                 .during("mount")
-                .with_context("directory", dir.display()))
+                .with_context("directory", dir.display());
+            Err(match said.contains(DEVICE) {
+                true => error.with_context("hint", "let users open the device (`chmod 666 /dev/fuse`)"),
+                false => error,
+            })
         }
     }
 }

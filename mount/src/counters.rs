@@ -11,6 +11,7 @@ pub(crate) enum Op {
     Lookup,
     Getattr,
     Open,
+    Flush,
     Read,
     Opendir,
     Readdir,
@@ -23,10 +24,11 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    const ALL: [Op; 12] = [
+    const ALL: [Op; 13] = [
         Op::Lookup,
         Op::Getattr,
         Op::Open,
+        Op::Flush,
         Op::Read,
         Op::Opendir,
         Op::Readdir,
@@ -44,6 +46,7 @@ impl Op {
             Op::Lookup => "lookup",
             Op::Getattr => "getattr",
             Op::Open => "open",
+            Op::Flush => "flush",
             Op::Read => "read",
             Op::Opendir => "opendir",
             Op::Readdir => "readdir",

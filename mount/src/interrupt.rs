@@ -9,7 +9,6 @@
 //! the deadline holds.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -20,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use crate::counters::{Counters, Op};
-use crate::failures::RecentFailures;
+use crate::failures::{RecentFailures, Subject};
 use crate::handle::file::FileHandles;
 
 /// Time between two looks, and the age from which a request's caller is looked at.
@@ -46,8 +45,7 @@ struct Request {
     started: Instant,
     pending: Arc<dyn Pending>,
     task: Option<AbortHandle>,
-    /// What a read asked for: inode and bytes.
-    read: Option<(u64, Range<u64>)>,
+    subject: Subject,
 }
 
 /// The requests that are being worked on.
@@ -79,10 +77,10 @@ impl InFlight {
         op: Op,
         tid: u32,
         pending: Arc<dyn Pending>,
-        read: Option<(u64, Range<u64>)>,
+        subject: Subject,
     ) -> Registered {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let request = Request { op, tid, started: Instant::now(), pending, task: None, read };
+        let request = Request { op, tid, started: Instant::now(), pending, task: None, subject };
         self.shard(id).lock().insert(id, request);
         self.count.fetch_add(1, Ordering::SeqCst);
         if self.parked.load(Ordering::SeqCst)
@@ -270,12 +268,8 @@ impl Scanner {
     fn end(&self, id: u64, kind: ErrorKind) {
         let Some(request) = self.in_flight.remove(id) else { return };
         let took = request.started.elapsed();
-        if kind == ErrorKind::TimedOut
-            && let Some((ino, range)) = &request.read
-        {
-            // Before the answer: the reader comes back at once.
-            self.failures.note(*ino, range.clone(), kind, took, Instant::now());
-        }
+        // Before the answer: the caller, or who waits behind it, comes at once.
+        self.failures.note(&request.subject, kind, took, Instant::now());
         if !end(&request, kind.errno()) {
             return;
         }
@@ -301,7 +295,10 @@ fn proc_is_ours() -> bool {
 }
 
 /// True if the thread has SIGKILL pending (its own or its process's), or exists no more.
-fn is_dying(tid: u32) -> bool {
+pub(crate) fn is_dying(tid: u32) -> bool {
+    if tid == 0 {
+        return false;
+    }
     match std::fs::read_to_string(format!("/proc/{tid}/status")) {
         Ok(status) => sigkill_pending(&status),
         // A hidden process (hidepid) looks like an absent one: ask the kernel in a way that it does not hide.

@@ -177,18 +177,16 @@ fn await_answer(session: &MountSession, limit: Duration) -> Result<()> {
     let dir = session.dir.clone();
     // Not in this thread: if there is no answer it stays until the connection is ended, which this one must do.
     std::thread::Builder::new().name("nearfs-ready".into()).spawn(move || {
-        send.send(statx(
-            CWD,
-            &dir,
-            AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT,
-            StatxFlags::BASIC_STATS,
-        ))
+        let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+        let stat = statx(CWD, &dir, flags, StatxFlags::BASIC_STATS);
+        // Nobody listens if the wait is over.
+        let _ = send.send(stat.map(|s| (s.stx_dev_major, s.stx_dev_minor)));
     })?;
     let failed = |kind, text: &str| {
         Err(Error::new(kind, text).during("mount").with_context("directory", session.dir.display()))
     };
     match receive.recv_timeout(limit) {
-        Ok(Ok(stat)) if (stat.stx_dev_major, stat.stx_dev_minor) == session.device => Ok(()),
+        Ok(Ok(device)) if device == session.device => Ok(()),
         Ok(Ok(_)) => failed(ErrorKind::Other, "something else was mounted over the new mount"),
         Ok(Err(e)) => {
             let e = Error::from(io::Error::from(e));

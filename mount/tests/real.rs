@@ -1,7 +1,26 @@
-//! Real mounts, made by this process and used through the kernel. They run as root; one test mounts as another user.
-
-#[path = "real/support.rs"]
-mod support;
+//! Real mounts, made by this process and used through the kernel. They need root.
 
 #[path = "real/basics.rs"]
 mod basics;
+#[path = "real/child.rs"]
+mod child;
+#[path = "real/killed.rs"]
+mod killed;
+#[path = "real/lifecycle.rs"]
+mod lifecycle;
+#[path = "real/lifetimes.rs"]
+mod lifetimes;
+#[path = "real/listing.rs"]
+mod listing;
+#[path = "real/map.rs"]
+mod map;
+#[path = "real/readonly.rs"]
+mod readonly;
+#[path = "real/stalls.rs"]
+mod stalls;
+#[path = "real/stateless.rs"]
+mod stateless;
+#[path = "real/support.rs"]
+mod support;
+#[path = "real/versions.rs"]
+mod versions;

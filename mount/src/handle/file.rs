@@ -52,6 +52,14 @@ impl FileHandles {
         }
     }
 
+    /// Gives back the handle of an inode that the kernel has forgotten.
+    pub(crate) fn release(&self, inode: &Inode) {
+        if let Node::File(node) = &inode.node {
+            node.used.store(false, Ordering::Relaxed);
+            *node.file.lock() = None;
+        }
+    }
+
     /// Number of handles held.
     pub(crate) fn len(&self) -> usize {
         self.ring.lock().len()

@@ -1,22 +1,24 @@
 //! FORGET: how inodes leave the table.
 
-use super::{CONTROL_DIR, InodeTable, ROOT};
+use std::sync::Arc;
+
+use super::{CONTROL_DIR, Inode, InodeTable, ROOT};
 
 impl InodeTable {
-    /// The kernel gives back `lookups` references to `ino`; the inode goes with the last one.
+    /// The kernel gives back `lookups` references to `ino`; the inode goes with the last one, and is given back.
     ///
     /// The count and the removal happen under the lock of the entry's shard, as do lookups: a lookup that comes at
     /// the same time either finds the entry or makes a new one, and no reference is lost.
-    pub(crate) fn forget(&self, ino: u64, lookups: u64) {
-        if ino != ROOT && ino != CONTROL_DIR {
-            self.map.remove_if(&ino, |_, inode| inode.drop_lookups(lookups));
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) -> Option<Arc<Inode>> {
+        if ino == ROOT || ino == CONTROL_DIR {
+            return None;
         }
+        self.map.remove_if(&ino, |_, inode| inode.drop_lookups(lookups)).map(|(_, inode)| inode)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Instant;
 
     use nearfs_backends::{FsPath, Metadata, Version};
@@ -33,9 +35,9 @@ mod tests {
         let ino = t.enter(&place, attrs.clone()).ino;
         t.enter(&place, attrs.clone());
         t.enter(&place, attrs);
-        t.forget(ino, 2);
+        assert!(t.forget(ino, 2).is_none());
         assert!(t.get(ino).is_ok());
-        t.forget(ino, 1);
+        assert!(t.forget(ino, 1).is_some());
         assert!(t.get(ino).is_err());
         t.forget(ino, 1);
         t.forget(ROOT, u64::MAX);

@@ -13,7 +13,6 @@ use nearfs_cache::CachedFile;
 use parking_lot::Mutex;
 
 pub(crate) use self::table::InodeTable;
-use crate::control::ControlFile;
 use crate::tree::Place;
 
 /// The number of the root directory, fixed by the FUSE protocol.
@@ -43,8 +42,8 @@ pub(crate) enum Node {
     Top,
     /// The `.nearfs` directory.
     ControlDir,
-    /// A control file, with the text it had when it was looked up.
-    Control(ControlFile, Bytes),
+    /// A control file: the text it had when it was looked up.
+    Control(Bytes),
     /// A directory of a store.
     Dir(DirNode),
     /// One version of a file of a store.

@@ -11,7 +11,6 @@ use nearfs_backends::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 
 use super::{Attrs, CONTROL_DIR, DirNode, FIRST_CONTROL, FIRST_STORE, FileNode, Inode, Node, ROOT};
-use crate::control::ControlFile;
 use crate::tree::Place;
 
 /// The inodes that the kernel knows, by number.
@@ -80,9 +79,9 @@ impl InodeTable {
     }
 
     /// Makes a new inode for a snapshot of a control file, and counts one lookup.
-    pub(crate) fn enter_control(&self, file: ControlFile, text: Bytes) -> Arc<Inode> {
+    pub(crate) fn enter_control(&self, text: Bytes) -> Arc<Inode> {
         let ino = self.next_control.fetch_add(1, Ordering::Relaxed);
-        let inode = Arc::new(Inode::new(ino, Node::Control(file, text)));
+        let inode = Arc::new(Inode::new(ino, Node::Control(text)));
         self.map.insert(ino, Arc::clone(&inode));
         inode
     }

@@ -64,10 +64,10 @@ fn a_request_ends_at_the_deadline_without_any_runtime() {
     let failures = Arc::clone(&scanner.failures);
     let _thread = scanner.spawn().unwrap();
     let answer = Arc::new(Answer::default());
-    let _r = in_flight.register(Op::Read, 0, answer.clone(), Some((9, 0..100)));
+    let _r = in_flight.register(Op::Read, 0, answer.clone(), Subject::Bytes(9, 0..100));
     assert_eq!(wait_for(&answer, Duration::from_secs(5)), Some(libc::ETIMEDOUT));
     assert_eq!(in_flight.len(), 0);
-    assert!(failures.find(9, 50, Instant::now()).is_none(), "300 ms is not slow enough to be remembered");
+    assert!(failures.of_bytes(9, 50, Instant::now()).is_none(), "300 ms is not slow enough to be remembered");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_request_of_a_dead_caller_is_interrupted_and_its_task_dropped() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
     let answer = Arc::new(Answer::default());
-    let r = in_flight.register(Op::Read, child.id(), answer.clone(), None);
+    let r = in_flight.register(Op::Read, child.id(), answer.clone(), Subject::Other);
     let task = runtime.spawn(std::future::pending::<()>());
     in_flight.attach(r.id(), task.abort_handle());
     assert_eq!(wait_for(&answer, Duration::from_millis(500)), None, "a living caller is left alone");
@@ -92,7 +92,7 @@ fn a_caller_that_cannot_be_seen_is_never_interrupted() {
     let (in_flight, scanner) = scanner(Duration::from_secs(60));
     let _thread = scanner.spawn().unwrap();
     let answer = Arc::new(Answer::default());
-    let _r = in_flight.register(Op::Read, 0, answer.clone(), None);
+    let _r = in_flight.register(Op::Read, 0, answer.clone(), Subject::Other);
     assert_eq!(wait_for(&answer, Duration::from_millis(700)), None);
 }
 
@@ -104,7 +104,7 @@ fn more_callers_than_one_tick_can_look_at_are_all_looked_at() {
         .map(|i| {
             let answer = Arc::new(Answer::default());
             let tid = i32::MAX as u32 - i as u32;
-            (in_flight.register(Op::Lookup, tid, answer.clone(), None), answer)
+            (in_flight.register(Op::Lookup, tid, answer.clone(), Subject::Other), answer)
         })
         .collect();
     std::thread::sleep(TICK);
@@ -125,7 +125,7 @@ fn a_parked_scanner_wakes_for_the_first_request() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let answer = Arc::new(Answer::default());
-    let _r = in_flight.register(Op::Read, 0, answer.clone(), None);
+    let _r = in_flight.register(Op::Read, 0, answer.clone(), Subject::Other);
     assert_eq!(wait_for(&answer, Duration::from_secs(5)), Some(libc::ETIMEDOUT));
     drop(thread);
 }
@@ -135,7 +135,7 @@ fn the_end_of_the_mount_answers_everything_once() {
     let in_flight = Arc::new(InFlight::default());
     let answers: Vec<_> = (0..40).map(|_| Arc::new(Answer::default())).collect();
     let registered: Vec<_> =
-        answers.iter().map(|a| in_flight.register(Op::Read, 1, a.clone(), None)).collect();
+        answers.iter().map(|a| in_flight.register(Op::Read, 1, a.clone(), Subject::Other)).collect();
     in_flight.fail_all(libc::ENOTCONN);
     assert!(answers.iter().all(|a| *a.0.lock() == Some(libc::ENOTCONN)));
     drop(registered);

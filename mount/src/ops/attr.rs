@@ -59,6 +59,8 @@ impl Style {
         let default = if metadata.is_dir() { self.dir_mode } else { self.file_mode };
         // Set-id bits would mean other people than the store meant.
         let mode = metadata.mode.unwrap_or(default) & 0o777 & !self.umask;
+        // Opening what must be restored first fails at once, not at some later read (but for root, whom no bits stop).
+        let mode = if metadata.archived { 0 } else { mode };
         Attr {
             ino,
             is_dir: metadata.is_dir(),
@@ -99,7 +101,7 @@ impl Vfs {
         match &inode.node {
             Node::Top | Node::ControlDir => (self.style.own(inode.ino, None), remaining(forever(), now)),
             // The text never changes; its name is not believed for any time, so a new text is a new inode.
-            Node::Control(_, text) => {
+            Node::Control(text) => {
                 (self.style.own(inode.ino, Some(text.len() as u64)), remaining(forever(), now))
             }
             Node::Dir(_) | Node::File(_) => match inode.attrs() {

@@ -8,7 +8,9 @@ use nearfs_cache::{CachedFileSystem, Lookup};
 
 use super::attr::Attr;
 use crate::control::{ControlFile, DIR_NAME};
+use crate::failures::{RecentFailures, Subject};
 use crate::inode::{Attrs, CONTROL_DIR, Inode, Node, ROOT};
+use crate::interrupt::is_dying;
 use crate::tree::Place;
 use crate::vfs::{Now, Vfs, forever, remaining};
 
@@ -30,6 +32,7 @@ pub(crate) enum Found {
 pub(crate) struct LookupAsk {
     fs: Arc<CachedFileSystem>,
     place: Place,
+    failures: Arc<RecentFailures>,
 }
 
 /// The answer for the kernel, already entered into the inode table.
@@ -42,6 +45,11 @@ pub(crate) enum Entry {
 }
 
 impl LookupAsk {
+    /// What it asks for.
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::Name(self.place.clone())
+    }
+
     /// Asks.
     ///
     /// # Errors
@@ -50,10 +58,14 @@ impl LookupAsk {
     /// # Cancellation
     /// Leaves nothing behind.
     pub(crate) async fn run(self) -> Result<Found> {
-        let lookup = self.fs.lookup(&self.place.path).await;
-        match lookup {
+        let started = Instant::now();
+        match self.fs.lookup(&self.place.path).await {
             Ok(lookup) => Ok(found(self.place, lookup)),
-            Err(e) => Err(e.during("lookup").at(&self.place.path)),
+            Err(e) => {
+                let now = Instant::now();
+                self.failures.note(&self.subject(), e.kind(), now - started, now);
+                Err(e.during("lookup").at(&self.place.path))
+            }
         }
     }
 }
@@ -66,11 +78,13 @@ fn found(place: Place, lookup: Lookup) -> Found {
 }
 
 impl Vfs {
-    /// What `name` in the directory `parent` stands for, if that is known.
+    /// What `name` in the directory `parent` stands for, if that is known. `caller` is the thread that asks (0 if it
+    /// cannot be seen).
     ///
     /// # Errors
-    /// `Stale` if the parent is not known, `NotADirectory` if it is none, `NameTooLong`.
-    pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Now<Found, LookupAsk>> {
+    /// `Stale` if the parent is not known, `NotADirectory` if it is none, `NameTooLong`; the error of a lookup of the
+    /// same name that failed slowly a moment ago.
+    pub(crate) fn lookup(&self, caller: u32, parent: u64, name: &[u8]) -> Result<Now<Found, LookupAsk>> {
         let parent = self.table.get(parent)?;
         if parent.ino == ROOT && name == DIR_NAME.as_bytes() {
             return Ok(Now::Done(Found::ControlDir));
@@ -87,10 +101,20 @@ impl Vfs {
             }
         };
         let fs = self.roots.fs(&place);
-        match fs.peek(&place.path) {
-            Some(lookup) => Ok(Now::Done(found(place, lookup))),
-            None => Ok(Now::Ask(LookupAsk { fs: Arc::clone(fs), place })),
+        if let Some(lookup) = fs.peek(&place.path) {
+            return Ok(Now::Done(found(place, lookup)));
         }
+        match self.failures.of_name(&place, Instant::now()) {
+            // Who waits for the same name waits in the kernel, where nobody can be ended; killed together, they come
+            // one after the other as each is ended. Others than the killed go on.
+            Some(ErrorKind::Interrupted) if !is_dying(caller) => {}
+            Some(kind) => {
+                let e = Error::new(kind, "the same lookup has just failed");
+                return Err(e.during("lookup").at(&place.path));
+            }
+            None => {}
+        }
+        Ok(Now::Ask(LookupAsk { fs: Arc::clone(fs), place, failures: Arc::clone(&self.failures) }))
     }
 
     fn lookup_top(&self, name: &[u8]) -> Found {
@@ -111,7 +135,7 @@ impl Vfs {
                 Entry::Inode(attr, ttl, ttl)
             }
             Found::Control(file) => {
-                let inode = self.table.enter_control(file, file.render(self));
+                let inode = self.table.enter_control(file.render(self));
                 let (attr, ttl) = self.attr_of(&inode);
                 Entry::Inode(attr, ttl, Duration::ZERO)
             }
@@ -126,7 +150,9 @@ impl Vfs {
     /// The kernel gives back references.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) {
         self.counters.forget(lookups);
-        self.table.forget(ino, lookups);
+        if let Some(inode) = self.table.forget(ino, lookups) {
+            self.files.release(&inode);
+        }
     }
 }
 

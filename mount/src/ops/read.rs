@@ -8,22 +8,26 @@ use bytes::Bytes;
 use nearfs_backends::{Error, ErrorKind, Result};
 use nearfs_cache::CachedFile;
 
-use crate::failures::RecentFailures;
+use crate::failures::{RecentFailures, Subject};
 use crate::inode::Node;
 use crate::vfs::{Now, Vfs};
 
 /// A read that must wait for bytes.
 #[derive(Debug)]
 pub(crate) struct ReadAsk {
-    /// The inode it is of.
-    pub(crate) ino: u64,
-    /// The bytes it needs; never empty, never beyond the end.
-    pub(crate) range: Range<u64>,
+    ino: u64,
+    /// Never empty, never beyond the end.
+    range: Range<u64>,
     file: Arc<CachedFile>,
     failures: Arc<RecentFailures>,
 }
 
 impl ReadAsk {
+    /// What it asks for.
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::Bytes(self.ino, self.range.clone())
+    }
+
     /// Reads.
     ///
     /// # Errors
@@ -32,12 +36,12 @@ impl ReadAsk {
     /// # Cancellation
     /// Loses nothing; what is being fetched may stay in the cache.
     pub(crate) async fn run(self) -> Result<Bytes> {
-        let started = Instant::now();
+        let (started, subject) = (Instant::now(), self.subject());
         let result = self.file.read(self.range.clone()).await;
         let result = result.and_then(|bytes| checked(bytes, &self.range));
         result.map_err(|e| {
             let now = Instant::now();
-            self.failures.note(self.ino, self.range.clone(), e.kind(), now - started, now);
+            self.failures.note(&subject, e.kind(), now - started, now);
             e.during("read").at(self.file.path())
         })
     }
@@ -53,7 +57,7 @@ impl Vfs {
         let inode = self.table.get(ino)?;
         let node = match &inode.node {
             Node::File(node) => node,
-            Node::Control(_, text) => {
+            Node::Control(text) => {
                 let start = offset.min(text.len() as u64) as usize;
                 let end = start.saturating_add(size as usize).min(text.len());
                 return Ok(Now::Done(text.slice(start..end)));
@@ -69,7 +73,7 @@ impl Vfs {
         if let Some(bytes) = file.try_read(range.clone()) {
             return checked(bytes, &range).map(Now::Done).map_err(|e| e.during("read").at(file.path()));
         }
-        if let Some(kind) = self.failures.find(ino, offset, Instant::now()) {
+        if let Some(kind) = self.failures.of_bytes(ino, offset, Instant::now()) {
             return Err(Error::new(kind, "the same read has just failed").during("read").at(file.path()));
         }
         Ok(Now::Ask(ReadAsk { ino, range, file, failures: Arc::clone(&self.failures) }))

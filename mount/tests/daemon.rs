@@ -1,0 +1,278 @@
+//! Mounts of other processes: ones that die, hang, or belong to a user without rights.
+//!
+//! This program is its own daemon: `daemon serve DIR` mounts on DIR and serves until its standard input ends. Without
+//! arguments, or with names to choose by, it runs the tests.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nearfs_backends::{ErrorKind, FileSystemExt, FsPath, MemoryFileSystem, Spawner};
+use nearfs_cache::{CacheConfig, CachedFileSystem};
+use nearfs_mount::{
+    Liveness, Mount, MountOptions, MountSession, UnmountOptions, Unmounted, list_mounts, probe, unmount,
+};
+use tokio::runtime::Runtime;
+
+const SOON: Duration = Duration::from_secs(20);
+/// A user without rights; Debian's `nobody`.
+const NOBODY: u32 = 65534;
+
+type Test = (&'static str, fn());
+
+const TESTS: [Test; 5] = [
+    ("m1_the_daemon_dies", m1_the_daemon_dies),
+    ("a_daemon_that_hangs_is_seen_and_can_be_ended", a_daemon_that_hangs_is_seen_and_can_be_ended),
+    ("a_user_mounts_through_the_helper", a_user_mounts_through_the_helper),
+    ("a_user_may_let_others_in_only_if_allowed", a_user_may_let_others_in_only_if_allowed),
+    ("an_ordered_stop_exits_with_success", an_ordered_stop_exits_with_success),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, dir, options @ ..] = args.as_slice()
+        && verb == "serve"
+    {
+        return serve(Path::new(dir), options.iter().any(|o| o == "allow_other"));
+    }
+    let chosen: Vec<_> = args.iter().filter(|a| !a.starts_with('-')).collect();
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        if chosen.is_empty() || chosen.iter().any(|c| name.contains(c.as_str())) {
+            let ok = std::panic::catch_unwind(test).is_ok();
+            println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
+            failed += u8::from(!ok);
+        }
+    }
+    ExitCode::from(failed)
+}
+
+/// Bytes that tell where they are.
+fn content() -> Vec<u8> {
+    (0..4_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn start(dir: &Path, options: MountOptions) -> nearfs_backends::Result<(Runtime, MountSession)> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let memory = MemoryFileSystem::new();
+    let file = FsPath::parse("d/file")?;
+    runtime.block_on(memory.write(&file, content().into()))?;
+    let spawner = Spawner::new(runtime.handle().clone());
+    let fs = CachedFileSystem::new(Arc::new(memory), CacheConfig::default(), spawner.clone());
+    let session = Mount::start(fs, dir, options, spawner)?;
+    Ok((runtime, session))
+}
+
+fn serve(dir: &Path, allow_other: bool) -> ExitCode {
+    match start(dir, MountOptions { allow_other, ..Default::default() }) {
+        Err(e) => {
+            println!("failed: {e} (hint: {})", e.context("hint").unwrap_or("none"));
+            ExitCode::FAILURE
+        }
+        Ok((_runtime, session)) => {
+            println!("ready");
+            let mut end = Vec::new();
+            let _ = std::io::stdin().read_to_end(&mut end);
+            match session.unmount(UnmountOptions::default()) {
+                Ok(_) => ExitCode::SUCCESS,
+                Err(e) => {
+                    println!("failed: {e}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+    }
+}
+
+/// A serving process; killed, and its mount taken away, when dropped.
+struct Daemon {
+    child: Child,
+    said: String,
+    dir: std::path::PathBuf,
+}
+
+impl Daemon {
+    fn start(dir: &Path, user: Option<u32>, options: &[&str]) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("serve").arg(dir).args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(id) = user {
+            command.uid(id).gid(id);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        Daemon { child, said: said.trim().to_owned(), dir: dir.canonicalize().unwrap_or(dir.to_owned()) }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: sends a signal to a child of ours that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        let end = Instant::now() + SOON;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status.code().unwrap_or(-1));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        while mounted(&self.dir) {
+            if unmount(&self.dir, UnmountOptions { force: true, ..Default::default() }).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn mounted(dir: &Path) -> bool {
+    list_mounts().unwrap().iter().any(|m| m.dir == dir)
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+fn m1_the_daemon_dies() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().canonicalize().unwrap();
+    let mut daemon = Daemon::start(&dir, None, &[]);
+    assert_eq!(daemon.said, "ready");
+    assert_eq!(probe(&dir, SOON).unwrap(), Liveness::Alive);
+    let readers: Vec<_> = (0..4).map(|_| std::fs::File::open(dir.join("d/file")).unwrap()).collect();
+    let mut inside = Command::new("sleep").arg("60").current_dir(dir.join("d")).spawn().unwrap();
+    daemon.signal(libc::SIGKILL);
+    daemon.wait().unwrap();
+
+    let start_of_reads = Instant::now();
+    for reader in &readers {
+        let error = errno(reader.read_at(&mut [0; 100], 2_000_000));
+        assert!(matches!(error, Some(libc::ENOTCONN | libc::EIO | libc::ECONNABORTED)), "{error:?}");
+    }
+    assert!(start_of_reads.elapsed() < SOON, "nobody hangs");
+    assert_eq!(errno(std::fs::metadata(&dir)), Some(libc::ENOTCONN));
+    assert_eq!(probe(&dir, SOON).unwrap(), Liveness::Dead);
+    assert!(mounted(&dir));
+
+    // With readers and a working directory still in it, the same path works again without a manual step.
+    for _ in 0..2 {
+        let mut next = Daemon::start(&dir, None, &[]);
+        assert_eq!(next.said, "ready");
+        assert_eq!(std::fs::read(dir.join("d/file")).unwrap(), content());
+        assert_eq!(list_mounts().unwrap().iter().filter(|m| m.dir == dir).count(), 1, "none is stacked");
+        let other = Daemon::start(&dir, None, &[]);
+        let pid = next.child.id().to_string();
+        assert!(other.said.contains("memory:///") && other.said.contains(&pid), "{}", other.said);
+        std::mem::forget(other);
+        next.signal(libc::SIGKILL);
+        next.wait().unwrap();
+        std::mem::forget(next);
+    }
+    let (_runtime, session) = start(&dir, MountOptions::default()).unwrap();
+    assert_eq!(probe(&dir, SOON).unwrap(), Liveness::Alive);
+    drop(session);
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+}
+
+fn a_daemon_that_hangs_is_seen_and_can_be_ended() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().canonicalize().unwrap();
+    let mut daemon = Daemon::start(&dir, None, &[]);
+    assert_eq!(daemon.said, "ready");
+    daemon.signal(libc::SIGSTOP);
+    let begin = Instant::now();
+    assert_eq!(probe(&dir, Duration::from_millis(500)).unwrap(), Liveness::Silent);
+    assert!(mounted(&dir), "listing mounts does not hang");
+    let error = start(&dir, MountOptions::default()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.context("hint").is_some_and(|h| h.contains("unmount -f")));
+    assert!(begin.elapsed() < SOON);
+    let stuck = std::thread::spawn({
+        let dir = dir.clone();
+        move || std::fs::metadata(dir.join("never/seen")).is_err()
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    let force = UnmountOptions { force: true, ..Default::default() };
+    assert_eq!(unmount(&dir, force).unwrap(), Unmounted::Forced);
+    assert!(stuck.join().unwrap(), "who waited got an error");
+    assert!(!mounted(&dir));
+    daemon.signal(libc::SIGCONT);
+    drop(daemon.child.stdin.take());
+    assert_eq!(daemon.wait(), Some(0), "it notices and ends");
+}
+
+/// Lets users open the device, as every distribution does, until dropped.
+struct OpenDevice(std::fs::Permissions);
+
+impl OpenDevice {
+    fn new() -> Self {
+        let before = std::fs::metadata("/dev/fuse").unwrap().permissions();
+        std::fs::set_permissions("/dev/fuse", std::fs::Permissions::from_mode(0o666)).unwrap();
+        OpenDevice(before)
+    }
+}
+
+impl Drop for OpenDevice {
+    fn drop(&mut self) {
+        std::fs::set_permissions("/dev/fuse", self.0.clone()).unwrap();
+    }
+}
+
+fn a_user_mounts_through_the_helper() {
+    let _device = OpenDevice::new();
+    let tmp = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(tmp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = tmp.path().canonicalize().unwrap().join("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut daemon = Daemon::start(&dir, Some(NOBODY), &[]);
+    assert_eq!(daemon.said, "ready");
+    let mount = list_mounts().unwrap().into_iter().find(|m| m.dir == dir).expect("type fuse.nearfs");
+    assert!(mount.read_only && !mount.allow_other);
+    assert_eq!(mount.source, "memory:///");
+    assert_eq!(errno(std::fs::metadata(dir.join("d/file"))), Some(libc::EACCES), "not even root is let in");
+    let sum = Command::new("cat").arg(dir.join("d/file")).uid(NOBODY).gid(NOBODY).output().unwrap();
+    assert!(sum.status.success() && sum.stdout == content());
+    drop(daemon.child.stdin.take());
+    assert_eq!(daemon.wait(), Some(0));
+    assert!(!mounted(&dir), "unmounted through the helper");
+}
+
+fn a_user_may_let_others_in_only_if_allowed() {
+    let _device = OpenDevice::new();
+    let tmp = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(tmp.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let allowed = std::fs::read_to_string("/etc/fuse.conf")
+        .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other"));
+    let daemon = Daemon::start(tmp.path(), Some(NOBODY), &["allow_other"]);
+    match allowed {
+        true => {
+            assert_eq!(daemon.said, "ready");
+            assert_eq!(std::fs::read(tmp.path().join("d/file")).unwrap(), content());
+        }
+        false => assert!(daemon.said.contains("user_allow_other"), "{}", daemon.said),
+    }
+}
+
+fn an_ordered_stop_exits_with_success() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().canonicalize().unwrap();
+    let mut daemon = Daemon::start(&dir, None, &[]);
+    let _held = std::fs::File::open(dir.join("d/file")).unwrap();
+    drop(daemon.child.stdin.take());
+    assert_eq!(daemon.wait(), Some(0), "in time, also with a file open");
+    assert!(!mounted(&dir));
+}
