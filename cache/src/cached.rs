@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use nearfs_backends::{
-    Capabilities, CopyOptions, CreateOptions, DirEntry, EntryStream, Error, ErrorKind, File, FileSystem, FileWriter,
-    FsPath, Identity, ListOptions, Metadata, OpenOptions, Result, Spawner,
+    Capabilities, CopyOptions, CreateOptions, DirEntry, EntryStream, Error, ErrorKind, File, FileSystem,
+    FileWriter, FsPath, Identity, ListOptions, Metadata, OpenOptions, Result, Spawner,
 };
 
 use crate::cached_file::CachedFile;
@@ -141,7 +141,9 @@ impl FileSystem for CachedFileSystem {
             None => self.stat(path).await.map_err(|e| e.during("open"))?,
         };
         if metadata.is_dir() {
-            return Err(Error::new(ErrorKind::IsADirectory, "a directory cannot be read").during("open").at(path));
+            return Err(Error::new(ErrorKind::IsADirectory, "a directory cannot be read")
+                .during("open")
+                .at(path));
         }
         if metadata.archived {
             return Err(Error::new(ErrorKind::Archived, "the object is archived and not restored")
@@ -245,9 +247,8 @@ fn entries(listing: Arc<Listing>, dir: FsPath) -> BoxStream<'static, Result<DirE
         Ok::<_, Error>(Some((page.entries, next)))
     });
     let entry = move |page: crate::ListedEntries| {
-        let entry = |e: &crate::ListedEntry| {
-            Ok(DirEntry { path: dir.join(&e.name)?, metadata: e.metadata.clone() })
-        };
+        let entry =
+            |e: &crate::ListedEntry| Ok(DirEntry { path: dir.join(&e.name)?, metadata: e.metadata.clone() });
         futures::stream::iter(page.iter().map(entry).collect::<Vec<Result<DirEntry>>>())
     };
     pages.map_ok(entry).try_flatten().boxed()

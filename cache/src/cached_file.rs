@@ -172,14 +172,18 @@ impl File for CachedFile {
             let from = (r.start - wanted[i].start) as usize;
             Some(got[i].slice(from..from + (r.end - r.start) as usize))
         };
-        Ok(clamped.iter().map(|r| if r.is_empty() { Bytes::new() } else { cut(r).unwrap_or_default() }).collect())
+        Ok(clamped
+            .iter()
+            .map(|r| if r.is_empty() { Bytes::new() } else { cut(r).unwrap_or_default() })
+            .collect())
     }
 
     fn read_stream(&self, range: Range<u64>) -> ByteStream {
         let blocks = self.blocks.clone();
         let range = range::clamp(range, blocks.size());
         if !blocks.engine.holds_data {
-            let open = async move { Ok::<_, nearfs_backends::Error>(blocks.inner().await?.read_stream(range)) };
+            let open =
+                async move { Ok::<_, nearfs_backends::Error>(blocks.inner().await?.read_stream(range)) };
             return futures::stream::once(open).try_flatten().boxed();
         }
         if range.end - range.start > STEP {

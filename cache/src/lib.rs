@@ -23,6 +23,8 @@ mod prefetch;
 mod single_flight;
 mod stats;
 mod sync;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
 
 pub use cached::{CachedFileSystem, Lookup};
 pub use cached_file::CachedFile;

@@ -44,8 +44,15 @@ impl Memory {
         stats.memory_limit.set(limit);
         // Recycled buffers lie outside the budget, so they are kept to a sixteenth of it.
         let max_idle = usize::try_from((limit / 16).min(64 << 20)).unwrap_or(64 << 20);
-        let pool = BufferPool::new(BufferPoolConfig { max_idle, idle_timeout: idle.min(Duration::from_secs(10)) });
-        Memory { budget: Budget::new(limit), pool, policy: Mutex::default(), stats, siblings_unread: AtomicU64::new(0) }
+        let pool =
+            BufferPool::new(BufferPoolConfig { max_idle, idle_timeout: idle.min(Duration::from_secs(10)) });
+        Memory {
+            budget: Budget::new(limit),
+            pool,
+            policy: Mutex::default(),
+            stats,
+            siblings_unread: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn limit(&self) -> u64 {

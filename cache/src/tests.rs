@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use nearfs_backends::layer::{FaultLayer, Operation};
-use nearfs_backends::{FileSystemExt, FsPath, MemoryFileSystem, Spawner};
+use nearfs_backends::{FileSystem, FileSystemExt, FsPath, MemoryFileSystem, Spawner};
 
 use crate::clock::Clock;
 use crate::{CacheConfig, CachedFileSystem, Lifetime};
@@ -39,7 +40,10 @@ impl World {
     }
 
     async fn remove(&self, name: &str) {
-        self.store.remove_file(&path(name)).await.unwrap();
+        let mut results = self.store.delete(futures::stream::iter([path(name)]).boxed());
+        while let Some((_, result)) = results.next().await {
+            result.unwrap();
+        }
     }
 
     /// What a lookup says: the size, or that the name is absent.

@@ -47,7 +47,12 @@ pub(crate) struct FileBlocks {
 }
 
 impl FileBlocks {
-    pub(crate) fn new(engine: &Arc<Engine>, path: &FsPath, metadata: &Metadata, key: Option<FileKey>) -> Arc<Self> {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        path: &FsPath,
+        metadata: &Metadata,
+        key: Option<FileKey>,
+    ) -> Arc<Self> {
         Arc::new(FileBlocks {
             id: engine.file_id(key.as_ref()),
             engine: engine.clone(),
@@ -164,7 +169,11 @@ impl FileBlocks {
         };
         let mut pieces = self.want(range, front);
         let here = pieces.iter().all(|p| matches!(p, Piece::Held { flight: None, .. }));
-        if here { self.engine.stats.read_hits.inc() } else { self.engine.stats.read_misses.inc() }
+        if here {
+            self.engine.stats.read_hits.inc()
+        } else {
+            self.engine.stats.read_misses.inc()
+        }
         if large {
             self.read_on(range, &pattern);
         } else {
@@ -275,7 +284,12 @@ impl FileBlocks {
     /// How many requests of this file may be in flight.
     pub(super) fn slots(&self) -> usize {
         let max = self.engine.connections.max();
-        if self.proven.load(Ordering::Acquire) { (max - max / 4).max(1) } else { UNPROVEN.min(max) }
+        if self.proven.load(Ordering::Acquire) {
+            return (max - max / 4).max(1);
+        }
+        // Nor may it hold much of the memory, at a MiB for most requests.
+        let memory = usize::try_from(self.engine.memory.limit() >> 24).unwrap_or(UNPROVEN);
+        UNPROVEN.min(max).min(memory.max(1))
     }
 
     /// How many are.

@@ -76,7 +76,13 @@ unsafe impl Sync for Filled {}
 
 impl Extent {
     /// An extent without memory and the one filler of it. `len` is 1 to [`MAX_EXTENT`].
-    pub(crate) fn new(home: Weak<dyn Home>, tag: Tag, start: u64, len: u32, now: Tick) -> (Arc<Self>, Filler) {
+    pub(crate) fn new(
+        home: Weak<dyn Home>,
+        tag: Tag,
+        start: u64,
+        len: u32,
+        now: Tick,
+    ) -> (Arc<Self>, Filler) {
         debug_assert!(len > 0 && u64::from(len) <= MAX_EXTENT);
         let extent = Arc::new(Extent {
             start,
@@ -121,11 +127,8 @@ impl Extent {
 
     /// Copies the filled bytes from `from` to `to` to the end of `into`.
     pub(crate) fn copy(self: &Arc<Self>, from: u64, to: u64, into: &mut Buffer) {
-        let slice = Slice {
-            extent: self.clone(),
-            from: (from - self.start) as u32,
-            to: (to - self.start) as u32,
-        };
+        let slice =
+            Slice { extent: self.clone(), from: (from - self.start) as u32, to: (to - self.start) as u32 };
         assert!(slice.from <= slice.to && slice.to <= self.filled(), "only filled bytes are shown");
         into.append(slice.as_ref());
     }
@@ -209,7 +212,10 @@ impl Filler {
 
     /// Gives the extent its memory, charged to the budget.
     pub(crate) fn attach(&mut self, mut buffer: Buffer, charge: Charge) {
-        assert!(buffer.is_empty() && buffer.capacity() >= self.extent.len as usize, "an empty buffer of the length");
+        assert!(
+            buffer.is_empty() && buffer.capacity() >= self.extent.len as usize,
+            "an empty buffer of the length"
+        );
         let ptr = NonNull::from(buffer.spare_mut()).cast();
         let fresh = self.extent.memory.set(Filled { ptr, _buffer: buffer }).is_ok();
         assert!(fresh, "an extent gets its memory once");

@@ -119,7 +119,12 @@ impl FileBlocks {
         flight.carried_by(task.abort_handle());
     }
 
-    async fn carry(self: &Arc<Self>, flight: &Flight, mut fillers: Vec<Filler>, grant: Option<Grant>) -> Result<()> {
+    async fn carry(
+        self: &Arc<Self>,
+        flight: &Flight,
+        mut fillers: Vec<Filler>,
+        grant: Option<Grant>,
+    ) -> Result<()> {
         let engine = &self.engine;
         let (_slot, _permit, mut charge) = match grant {
             Some(Grant { slot, permit, charge }) => (slot, permit, charge),
@@ -198,7 +203,9 @@ impl FileBlocks {
 
     fn try_slot(self: &Arc<Self>) -> Option<Slot> {
         let slots = self.slots();
-        let before = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < slots).then_some(n + 1));
+        let before = self
+            .in_flight
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < slots).then_some(n + 1));
         let before = before.ok()?;
         if before == 0 {
             self.progress_at.store(self.engine.clock.now().0, Ordering::Relaxed);
@@ -248,7 +255,8 @@ impl Landing {
             }
         }
         // What came before the failure is proven, except where the failure is that it is not.
-        let keep = self.blocks.check().is_ok() && !matches!(&result, Err(e) if e.kind() == ErrorKind::Corrupt);
+        let keep =
+            self.blocks.check().is_ok() && !matches!(&result, Err(e) if e.kind() == ErrorKind::Corrupt);
         let mut landed = Vec::with_capacity(self.extents.len());
         {
             let mut map = self.blocks.map.lock();
@@ -279,7 +287,9 @@ impl Landing {
 impl Drop for Landing {
     fn drop(&mut self) {
         if !self.over {
-            self.land(Err(Error::new(ErrorKind::Interrupted, "the request was given up").at(&self.blocks.path)));
+            self.land(Err(
+                Error::new(ErrorKind::Interrupted, "the request was given up").at(&self.blocks.path)
+            ));
         }
     }
 }

@@ -130,7 +130,11 @@ impl ExtentMap {
 
     /// The extents that lie in `range` (or reach into it) and are not being filled.
     pub(crate) fn landed(&self, range: Range<u64>) -> impl Iterator<Item = &Arc<Extent>> {
-        self.slots.range(range).map(|(_, slot)| slot).filter(|slot| slot.flight.is_none()).map(|slot| &slot.extent)
+        self.slots
+            .range(range)
+            .map(|(_, slot)| slot)
+            .filter(|slot| slot.flight.is_none())
+            .map(|slot| &slot.extent)
     }
 
     /// The requests that are running.

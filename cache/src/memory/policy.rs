@@ -44,11 +44,16 @@ impl Policy {
     }
 
     /// The next one to go, already out of the queues.
-    pub(crate) fn victim(&mut self, room_for: For, now: Tick, id: impl Fn(&Extent) -> u64) -> Option<Arc<Extent>> {
+    pub(crate) fn victim(
+        &mut self,
+        room_for: For,
+        now: Tick,
+        id: impl Fn(&Extent) -> u64,
+    ) -> Option<Arc<Extent>> {
         let mut spared = 0;
         loop {
-            let from_small =
-                !self.small.is_empty() && self.small.len() * SMALL_SHARE >= self.small.len() + self.main.len();
+            let from_small = !self.small.is_empty()
+                && self.small.len() * SMALL_SHARE >= self.small.len() + self.main.len();
             let queue = if from_small { &mut self.small } else { &mut self.main };
             let Some(weak) = queue.pop_front() else {
                 if self.small.is_empty() {

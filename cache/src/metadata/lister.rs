@@ -56,7 +56,8 @@ impl Names {
         let listing = Arc::new(Listing::new(id, &self.clock, seen, expires, epoch, allowed));
         state.running = Some(listing.clone());
         state.asks = 0;
-        let (names, task) = (self.me.clone(), Task { directory: directory.clone(), listing: listing.clone() });
+        let (names, task) =
+            (self.me.clone(), Task { directory: directory.clone(), listing: listing.clone() });
         let stream = self.fs.list(&directory.path, ListOptions::default()).ready_chunks(CHUNK);
         self.spawner.spawn(async move {
             let end = task.list(stream).await;
@@ -70,7 +71,10 @@ impl Names {
     /// Takes in the end of a listing.
     fn listed_all(&self, directory: &Arc<Directory>, listing: &Arc<Listing>, end: Result<()>, cause: Cause) {
         let kind = end.as_ref().err().map(Error::kind);
-        if matches!(kind, Some(ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Unsupported)) {
+        if matches!(
+            kind,
+            Some(ErrorKind::PermissionDenied | ErrorKind::Unauthenticated | ErrorKind::Unsupported)
+        ) {
             self.refuse(directory);
         }
         listing.finish(end);

@@ -316,7 +316,9 @@ impl Listing {
         if state.unordered {
             return None;
         }
-        let at = state.chunks.partition_point(|c| c.entries.last().is_some_and(|e| cmp_names(&e.name, name).is_lt()));
+        let at = state
+            .chunks
+            .partition_point(|c| c.entries.last().is_some_and(|e| cmp_names(&e.name, name).is_lt()));
         let chunk = state.chunks.get(at)?;
         chunk.entries.binary_search_by(|e| cmp_names(&e.name, name)).ok().map(|i| chunk.start + i)
     }

@@ -126,7 +126,10 @@ impl Names {
         let absence = self.negatives.get(path).filter(|a| a.epoch == epoch);
         let directory = self.directories.get(&parent);
         let single = attribute.as_ref().map(|a| a.seen).max(absence.map(|a| a.seen));
-        let listed = directory.as_ref().and_then(|d| self.listed(d, now)).filter(|l| single.is_none_or(|s| s < l.seen()));
+        let listed = directory
+            .as_ref()
+            .and_then(|d| self.listed(d, now))
+            .filter(|l| single.is_none_or(|s| s < l.seen()));
         let known = match listed.map(|l| self.from_listing(&l, path.name())).unwrap_or_default() {
             Some(known) => known,
             None => match (attribute, absence) {
@@ -152,7 +155,8 @@ impl Names {
             // It always exists, and a store of objects has nothing to say of it.
             return Some(Known { metadata: Some(Metadata::dir()), expires: self.metadata_ttl.from(now) });
         }
-        let known = self.attributes.get(&root).filter(|a| a.epoch == self.epochs.of(&root) && a.expires > now)?;
+        let known =
+            self.attributes.get(&root).filter(|a| a.epoch == self.epochs.of(&root) && a.expires > now)?;
         Some(Known { metadata: Some(known.metadata?), expires: known.expires })
     }
 
@@ -256,7 +260,8 @@ impl Names {
 
     /// If the parent's listing says something else of `path`, readers of the directory must not get it any more.
     fn contradict(&self, path: &FsPath, metadata: Option<&Metadata>, seen: Tick) {
-        let Some(listing) = path.parent().and_then(|p| self.directories.get(&p)).and_then(|d| d.listing()) else {
+        let Some(listing) = path.parent().and_then(|p| self.directories.get(&p)).and_then(|d| d.listing())
+        else {
             return;
         };
         if listing.seen() >= seen {
@@ -373,7 +378,8 @@ impl Names {
             }
             let joinable = |l: &Arc<Listing>| l.is_fresh(now, epoch) && !self.metadata_ttl.is_zero();
             let running = state.running.clone().filter(joinable);
-            let running = running.unwrap_or_else(|| self.start(&directory, &mut state, Cause::Read, READ_AHEAD));
+            let running =
+                running.unwrap_or_else(|| self.start(&directory, &mut state, Cause::Read, READ_AHEAD));
             running.allow(READ_AHEAD);
             (running, state.listing.clone())
         };
@@ -381,7 +387,9 @@ impl Names {
         if let Some(old) = old.filter(|old| old.len() <= PAGE) {
             // A renewal of one page takes no longer than its first entries do, and may find that nothing changed.
             running.wait_end().await?;
-            if let Some(listing) = directory.listing().filter(|l| Arc::ptr_eq(l, &old) || Arc::ptr_eq(l, &running)) {
+            if let Some(listing) =
+                directory.listing().filter(|l| Arc::ptr_eq(l, &old) || Arc::ptr_eq(l, &running))
+            {
                 return Ok(listing);
             }
         }
@@ -410,7 +418,8 @@ impl Names {
         let now = self.clock.now();
         let attribute = Attribute { seen: now, expires: now, epoch: self.epochs.of(path), metadata: None };
         self.attributes.put(path, attribute);
-        if let Some(listing) = path.parent().and_then(|p| self.directories.get(&p)).and_then(|d| d.listing()) {
+        if let Some(listing) = path.parent().and_then(|p| self.directories.get(&p)).and_then(|d| d.listing())
+        {
             listing.set_outdated();
         }
     }

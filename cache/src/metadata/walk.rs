@@ -49,13 +49,15 @@ impl Names {
         let index = self.fresh_listing(&parent).and_then(|l| l.position(dir.name()));
         {
             let mut state = self.walk.state.lock();
-            let known = state.parents.iter().position(|(p, _)| *p == parent).and_then(|i| state.parents.remove(i));
+            let known =
+                state.parents.iter().position(|(p, _)| *p == parent).and_then(|i| state.parents.remove(i));
             let Some(index) = index else { return };
             if state.parents.len() == MAX_PARENTS {
                 state.parents.pop_front();
             }
             state.parents.push_back((parent.clone(), index));
-            let next = known.is_some_and(|(_, last)| index > last && self.dirs_between(&parent, last, index) <= SKIPS);
+            let next = known
+                .is_some_and(|(_, last)| index > last && self.dirs_between(&parent, last, index) <= SKIPS);
             let inside = state.at.as_ref().is_some_and(|at| *at == parent);
             if next {
                 state.ahead = (state.ahead * 2).clamp(4, MAX_AHEAD);

@@ -128,7 +128,9 @@ impl Detector {
 
     fn step(&mut self, range: &Range<u64>) -> u32 {
         let stride = range.start.wrapping_sub(self.last.start) as i64;
-        let same = stride != 0 && stride == self.stride && range.end - range.start == self.last.end - self.last.start;
+        let same = stride != 0
+            && stride == self.stride
+            && range.end - range.start == self.last.end - self.last.start;
         self.steps = if same { self.steps.saturating_add(1) } else { 1 };
         self.stride = stride;
         self.last = range.clone();

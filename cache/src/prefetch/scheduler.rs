@@ -82,7 +82,9 @@ impl FileBlocks {
         }
         let len = range.end - range.start;
         for n in 1..=i64::from(steps.min(STRIDES)) {
-            let Some(start) = stride.checked_mul(n).and_then(|by| range.start.checked_add_signed(by)) else { return };
+            let Some(start) = stride.checked_mul(n).and_then(|by| range.start.checked_add_signed(by)) else {
+                return;
+            };
             let wanted = start..start.saturating_add(len).min(self.size());
             if wanted.is_empty() || self.running() >= self.engine.connection_share() {
                 return;

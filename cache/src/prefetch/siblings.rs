@@ -19,8 +19,9 @@ const MAX_DIRECTORIES: usize = 32;
 const HABIT: u32 = 3;
 /// A habit is forgotten after this long without a read.
 const FORGOTTEN: Duration = Duration::from_secs(30);
-/// Reads this far apart in the listing are in order: many readers share a directory.
-const NEAR: usize = 128;
+/// Reads this far apart in the listing are in order, since many readers share a directory; at most a sixteenth of
+/// the directory, so that reads in any order are not.
+const NEAR: usize = 64;
 /// Most files fetched ahead of reads that go in order.
 const MAX_FILES: usize = 256;
 /// Most bytes fetched ahead and not read yet, over all directories; also at most a quarter of the memory.
@@ -70,7 +71,7 @@ impl Siblings {
         let mut habit = usable.unwrap_or_else(|| Habit::new(&dir, &listing, index, engine, now));
         habit.reads += 1;
         habit.at = now;
-        habit.in_order += u32::from(index.abs_diff(habit.last) <= NEAR);
+        habit.in_order += u32::from(index.abs_diff(habit.last) <= NEAR.min(1 + listing.len() / 16));
         habit.last = if habit.is_in_order() { habit.last.max(index) } else { index };
         if habits.len() == MAX_DIRECTORIES {
             habits.pop_front();
@@ -151,7 +152,8 @@ fn fill(engine: &Arc<Engine>, habit: &mut Habit, listing: &Listing) {
         let Some(page) = listing.peek_entries(habit.next % entries, 1) else { return };
         let Some(entry) = page.entries.first() else { return };
         let metadata = &entry.metadata;
-        let wanted = metadata.is_file() && !metadata.archived && (1..=engine.whole()).contains(&metadata.size);
+        let wanted =
+            metadata.is_file() && !metadata.archived && (1..=engine.whole()).contains(&metadata.size);
         if let Some(path) = habit.dir.join(&entry.name).ok().filter(|_| wanted)
             && let Some(blocks) = engine.untouched(&path, metadata)
         {
