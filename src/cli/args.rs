@@ -13,6 +13,7 @@ use super::{cat, completions, config, cp, doctor, du, find, head, ls, mount, mou
 #[derive(Debug, Parser)]
 #[command(
     name = "nearfs",
+    bin_name = "nearfs",
     version,
     args_override_self = true,
     subcommand_required = true,

@@ -1,0 +1,190 @@
+//! Options, settings and their origin; what is refused.
+
+use std::fs;
+
+use nearfs_lab::Lab;
+
+use crate::harness::{Printed, alone, fails, ok, run};
+
+fn lab() -> Lab {
+    Lab::builder().bucket("b").start().unwrap()
+}
+
+fn shown(printed: &Printed, key: &str) -> (String, String) {
+    let entry = printed.json().into_iter().find(|e| e["key"] == key).unwrap();
+    (entry["value"].as_str().unwrap_or_default().to_owned(), entry["origin"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_strongest_place_wins_and_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let xdg = dir.path().join("xdg/nearfs");
+    fs::create_dir_all(&xdg).unwrap();
+    fs::write(xdg.join("nearfs.toml"), "retries = 1\nmetadata_ttl = '1s'\nnegative_ttl = '1s'\n").unwrap();
+    fs::write(
+        dir.path().join("nearfs.toml"),
+        "metadata_ttl = '2s'\n[store.\"s3://b/x\"]\nmetadata_ttl = '3s'\n",
+    )
+    .unwrap();
+    let show = |vars: &[(&str, &str)], args: &[&str]| {
+        let mut command = alone();
+        command.current_dir(dir.path()).env("XDG_CONFIG_HOME", dir.path().join("xdg"));
+        command.envs(vars.iter().copied()).args(["--json", "config", "show"]).args(args);
+        let printed = run(&mut command);
+        assert_eq!(printed.code, 0, "{}", printed.err);
+        printed
+    };
+    let plain = show(&[], &[]);
+    assert_eq!(shown(&plain, "retries"), ("1".into(), xdg.join("nearfs.toml").display().to_string()));
+    assert_eq!(shown(&plain, "metadata_ttl"), ("2s".into(), "nearfs.toml".into()));
+    assert_eq!(shown(&plain, "deadline"), ("60s".into(), "default".into()));
+    let section = show(&[], &["s3://b/x/y"]);
+    assert_eq!(shown(&section, "metadata_ttl"), ("3s".into(), "nearfs.toml [store.\"s3://b/x\"]".into()));
+    let env = show(&[("NEARFS_METADATA_TTL", "4s")], &["s3://b/x/y"]);
+    assert_eq!(shown(&env, "metadata_ttl"), ("4s".into(), "environment NEARFS_METADATA_TTL".into()));
+    let flag = show(&[("NEARFS_REGION", "env")], &["--region", "flag"]);
+    assert_eq!(shown(&flag, "region"), ("flag".into(), "option --region".into()));
+    let aws = show(&[("AWS_DEFAULT_REGION", "aws")], &[]);
+    assert_eq!(shown(&aws, "region"), ("aws".into(), "environment AWS_DEFAULT_REGION".into()));
+    // One file alone.
+    let only = dir.path().join("only.toml");
+    fs::write(&only, "retries = 7\n").unwrap();
+    let only = show(&[], &["--config", only.to_str().unwrap()]);
+    assert_eq!((shown(&only, "retries").0, shown(&only, "metadata_ttl").0), ("7".into(), "60s".into()));
+
+    let mut text = alone();
+    let text = run(text.current_dir(dir.path()).args(["config", "show", "--origin"]));
+    assert!(
+        text.text().lines().any(|l| l.starts_with("metadata_ttl = \"2s\"") && l.ends_with("# nearfs.toml")),
+        "{}",
+        text.text()
+    );
+    // What is shown is a file that can be read again.
+    fs::write(dir.path().join("again.toml"), text.text()).unwrap();
+    let mut again = alone();
+    let again = run(again.current_dir(dir.path()).args(["--config", "again.toml", "config", "show"]));
+    assert_eq!(again.code, 0, "{}", again.err);
+}
+
+#[test]
+fn slips_in_files_and_variables_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("nearfs.toml"), "metdata_ttl = '1s'\n").unwrap();
+    let printed = run(alone().current_dir(dir.path()).args(["config", "show"]));
+    assert_eq!(printed.code, 2);
+    assert!(printed.err.contains("nearfs.toml: unknown setting `metdata_ttl`"), "{}", printed.err);
+    assert!(printed.err.contains("hint: did you mean `metadata_ttl`?"), "{}", printed.err);
+    let printed = run(alone().env("NEARFS_DEADLINE", "soon").args(["config", "show"]));
+    assert_eq!(printed.code, 2);
+    assert!(printed.err.contains("environment NEARFS_DEADLINE"), "{}", printed.err);
+    let printed = run(alone().env("NEARFS_DEADLIEN", "1s").args(["config", "show"]));
+    assert_eq!(printed.code, 0);
+    assert!(printed.err.contains("did you mean NEARFS_DEADLINE?"), "{}", printed.err);
+    let printed = run(alone().args(["--config", "/nonexistent.toml", "config", "show"]));
+    assert_eq!(printed.code, 2);
+    assert!(printed.err.contains("/nonexistent.toml: no such configuration file"), "{}", printed.err);
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused() {
+    let lab = lab();
+    for verb in [
+        "mv", "rm", "mkdir", "sync", "warm", "manifest", "cache", "bench", "prefetch", "trace", "presign",
+        "hash",
+    ] {
+        fails(&lab, 2, "unrecognized subcommand", [verb, "s3://b/x"]);
+    }
+    for option in ["--cache-dir=/x", "--cache-size=1GiB", "--cache-free=5%", "--cache-group=g"] {
+        fails(&lab, 2, "unexpected argument", [option, "ls", "s3://b"]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    for option in [
+        "--write-back",
+        "--on-conflict=fail",
+        "--posix-metadata",
+        "--warm=auto",
+        "--stale-if-error=1h",
+        "--metrics=:1",
+        "--manifest=f",
+    ] {
+        fails(&lab, 2, "unexpected argument", ["mount", option, "s3://b", dir]);
+    }
+    fails(
+        &lab,
+        2,
+        "`--read-write` is not available in this version",
+        ["mount", "--read-write", "s3://b", dir],
+    );
+    fails(&lab, 2, "not available in this version", ["s3://b", dir, "-o", "read_write"]);
+    fails(&lab, 2, "not available in this version", ["mount", "--open", "passthrough", "s3://b", dir]);
+}
+
+#[test]
+fn wrong_use_is_told_before_anything_happens() {
+    let lab = lab();
+    for (part, args) in [
+        ("is not a size", vec!["--memory", "much", "ls", "s3://b"]),
+        ("the unit is missing", vec!["mount", "--deadline", "60", "s3://b", "/nonexistent"]),
+        ("`auto`, `stateless` or `plain`", vec!["mount", "--open", "fast", "s3://b", "/nonexistent"]),
+        ("octal", vec!["mount", "--umask", "9", "s3://b", "/nonexistent"]),
+        ("log filter", vec!["--log", "nearfs=loudly", "ls", "s3://b"]),
+        ("`text` or `json`", vec!["--log-format", "xml", "ls", "s3://b"]),
+        ("only one operand", vec!["mount", "s3://b"]),
+        ("unknown mount option `cache_size`", vec!["s3://b", "/nonexistent", "-o", "cache_size=1GiB"]),
+        ("user name, key or password", vec!["ls", "s3://key:secret@b"]),
+        ("required", vec!["ls"]),
+        ("unrecognized subcommand", vec!["lss", "s3://b"]),
+        ("--map", vec!["mount", "--map", "a", "/nonexistent"]),
+        ("given twice", vec!["mount", "--map", "a=s3://b", "--map", "a=s3://c", "/nonexistent"]),
+    ] {
+        let printed = fails(&lab, 2, part, args);
+        assert!(!printed.err.contains("secret@"), "{}", printed.err);
+    }
+    assert_eq!(lab.counters().total(), 0, "nothing was asked of the store");
+}
+
+#[test]
+fn help_version_and_completions() {
+    assert!(run(alone().arg("--version")).text().starts_with("nearfs 0."));
+    let help = run(alone().arg("--help"));
+    assert_eq!(help.code, 0);
+    for verb in ["mount", "unmount", "ls", "cp", "doctor"] {
+        assert!(help.text().contains(verb));
+        assert_eq!(run(alone().args([verb, "--help"])).code, 0);
+    }
+    assert_eq!(run(&mut alone()).code, 2);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(alone().args(["completions", shell]));
+        assert_eq!(script.code, 0);
+        assert!(script.text().contains("metadata-ttl") && script.text().contains("unmount"));
+    }
+    // The script is accepted by the shell it is for.
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("c"), run(alone().args(["completions", "bash"])).out).unwrap();
+    let bash = std::process::Command::new("bash").arg("-n").arg(dir.path().join("c")).status().unwrap();
+    assert!(bash.success());
+}
+
+#[test]
+fn logs_go_where_they_are_told_in_the_form_asked_for() {
+    let lab = lab();
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let path = log.to_str().unwrap();
+    let printed = ok(
+        &lab,
+        ["--log", "nearfs_backends=debug", "--log-format", "json", "--log-file", path, "ls", "s3://b"],
+    );
+    assert_eq!(printed.err, "");
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(!text.is_empty());
+    for line in text.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(value["level"].is_string());
+    }
+    assert!(!text.contains("test-secret"));
+    // Two `-v` in two places count together, and go to standard error.
+    let printed = ok(&lab, ["-v", "ls", "-v", "s3://b"]);
+    assert!(printed.err.contains("DEBUG"), "{}", printed.err);
+}
