@@ -27,20 +27,27 @@ impl Temp {
     /// A new empty file for `dir`, with permission bits `mode` less the umask.
     pub(super) fn new(dir: OwnedFd, mode: u32) -> Result<Self> {
         let mode = Mode::from_raw_mode(mode);
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let (file, name) = match rustix::fs::openat(&dir, ".", flags | OFlags::TMPFILE, mode) {
-            Ok(file) => (file, None),
+        match rustix::fs::openat(&dir, ".", OFlags::WRONLY | OFlags::CLOEXEC | OFlags::TMPFILE, mode) {
+            Ok(file) => Ok(Temp::locked(dir, file, None)),
             // Filesystems without unnamed files say so in different ways, some by trying to open the directory.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT | Errno::NOSYS) => {
-                let name = new_name();
-                let file = rustix::fs::openat(&dir, &name[..], flags | OFlags::CREATE | OFlags::EXCL, mode);
-                (file.map_err(attr::error)?, Some(name))
+                Temp::with_name(dir, mode)
             }
-            Err(e) => return Err(attr::error(e)),
-        };
+            Err(e) => Err(attr::error(e)),
+        }
+    }
+
+    fn with_name(dir: OwnedFd, mode: Mode) -> Result<Self> {
+        let name = new_name();
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+        let file = rustix::fs::openat(&dir, &name[..], flags, mode).map_err(attr::error)?;
+        Ok(Temp::locked(dir, file, Some(name)))
+    }
+
+    fn locked(dir: OwnedFd, file: OwnedFd, name: Option<Vec<u8>>) -> Self {
         // Tells a write in progress from what a crash left. Where locks do not work, nothing is ever cleaned up.
         let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-        Ok(Temp { dir, file, name, written: 0 })
+        Temp { dir, file, name, written: 0 }
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
@@ -190,4 +197,48 @@ fn remove_left(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> bool {
 
 fn new_name() -> Vec<u8> {
     [TEMP_PREFIX, format!("{:016x}", rand::random::<u64>()).as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn names(dir: &std::path::Path) -> Vec<String> {
+        let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// With and without a hidden name: the second is how filesystems without unnamed files are written to.
+    #[test]
+    fn both_ways_end_the_same() {
+        for hidden in [false, true] {
+            let root = tempfile::tempdir().unwrap();
+            let new = || {
+                let dir = rustix::fs::open(root.path(), attr::DIRECTORY, Mode::empty()).unwrap();
+                let mode = Mode::from_raw_mode(0o600);
+                let mut temp =
+                    if hidden { Temp::with_name(dir, mode) } else { Temp::new(dir, 0o600) }.unwrap();
+                temp.append(b"content", || {}).unwrap();
+                temp
+            };
+            let temp = new();
+            assert_eq!(names(root.path()).len(), usize::from(hidden));
+            assert!(names(root.path()).iter().all(|n| n.as_bytes().starts_with(TEMP_PREFIX)));
+            assert!(!clean(temp.dir()), "what is being written is not cleaned up");
+            drop(temp);
+            assert_eq!(names(root.path()), Vec::<String>::new());
+
+            new().publish(b"f", true).unwrap();
+            assert_eq!(new().publish(b"f", true).unwrap_err().kind(), ErrorKind::AlreadyExists);
+            std::fs::write(root.path().join("f"), b"old").unwrap();
+            new().publish(b"f", false).unwrap();
+            assert_eq!(std::fs::read(root.path().join("f")).unwrap(), b"content");
+            std::fs::create_dir(root.path().join("d")).unwrap();
+            assert_eq!(new().publish(b"d", false).unwrap_err().kind(), ErrorKind::IsADirectory);
+            assert_eq!(names(root.path()), ["d", "f"], "hidden: {hidden}");
+        }
+    }
 }
