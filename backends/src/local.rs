@@ -178,15 +178,16 @@ impl FileSystem for LocalFileSystem {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut c = Capabilities::default();
         let write = !self.inner.config.read_only;
-        c.write = write;
-        c.empty_dirs = true;
-        c.atomic_rename = write;
-        c.server_side_copy = write;
-        c.unix_mode = true;
-        c.local_fd = true;
-        c
+        Capabilities {
+            write,
+            empty_dirs: write,
+            atomic_rename: write,
+            server_side_copy: write,
+            unix_mode: true,
+            local_fd: true,
+            ..Capabilities::default()
+        }
     }
 
     async fn stat(&self, path: &FsPath) -> Result<Metadata> {

@@ -61,15 +61,16 @@ impl FileSystem for MemoryFileSystem {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut c = Capabilities::default();
-        c.write = true;
-        c.empty_dirs = true;
-        c.atomic_rename = true;
-        c.server_side_copy = true;
-        c.conditional_write = true;
-        c.pinned_reads = true;
-        c.list_resume = true;
-        c
+        Capabilities {
+            write: true,
+            empty_dirs: true,
+            atomic_rename: true,
+            server_side_copy: true,
+            conditional_write: true,
+            pinned_reads: true,
+            list_resume: true,
+            ..Capabilities::default()
+        }
     }
 
     async fn stat(&self, path: &FsPath) -> Result<Metadata> {

@@ -93,7 +93,7 @@ impl Walk {
         let is_wanted = after.is_none_or(|a| path.cmp_listing(a) == Ordering::Greater);
         // What is not after the mark itself can still hold what is.
         let may_hold = after.is_none_or(|a| is_wanted || a.strip_prefix(&path).is_some());
-        if !is_wanted && !(self.options.recursive && may_hold) {
+        if !(is_wanted || self.options.recursive && may_hold) {
             return Ok(());
         }
         let fd = match &mut level.fd {
