@@ -211,3 +211,13 @@ fn a_descriptor_survives_what_happens_to_the_name() {
     assert_eq!(file.read_at(&mut buf, 0).unwrap(), 3);
     assert!(file.as_raw_fd() > 2);
 }
+
+#[test]
+fn a_local_store_is_read_through() {
+    let rig = Rig::new(Setup { remote: false, ..Default::default() });
+    let data = content(7, 3_333_333);
+    rig.put("d/f", data.clone());
+    assert_eq!(rig.names("d"), ["f"]);
+    assert!(std::fs::read(rig.at("d/f")).unwrap() == data);
+    assert!(std::fs::read(rig.at("d/f")).unwrap() == data);
+}

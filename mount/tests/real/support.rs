@@ -19,11 +19,13 @@ pub(crate) struct Setup {
     pub(crate) ttl: Lifetime,
     pub(crate) negative: Lifetime,
     pub(crate) options: MountOptions,
+    /// The cache treats the store as a remote one: data and listings are held.
+    pub(crate) remote: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { ttl: seconds(60.0), negative: seconds(2.0), options: MountOptions::default() }
+        Setup { ttl: seconds(60.0), negative: seconds(2.0), options: MountOptions::default(), remote: true }
     }
 }
 
@@ -72,8 +74,12 @@ impl Rig {
         let runtime = runtime();
         let memory = MemoryFileSystem::new();
         let faults = FaultLayer::new(Arc::new(memory.clone()));
-        let config =
-            CacheConfig { metadata_ttl: setup.ttl, negative_ttl: setup.negative, ..Default::default() };
+        let config = CacheConfig {
+            metadata_ttl: setup.ttl,
+            negative_ttl: setup.negative,
+            cache_local: setup.remote,
+            ..Default::default()
+        };
         let spawner = Spawner::new(runtime.handle().clone());
         let fs = CachedFileSystem::new(Arc::new(faults.clone()), config, spawner.clone());
         let tmp = tempfile::tempdir().unwrap();
