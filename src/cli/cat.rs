@@ -27,7 +27,7 @@ pub(crate) async fn run(ctx: &Context, args: CatArgs) -> Outcome {
         let file = match open(ctx, operand).await {
             Ok(file) => file,
             Err(error) => {
-                ctx.report(super::output::escaped(operand.as_encoded_bytes()), &error);
+                ctx.report(super::place::shown(operand), &error);
                 failed += 1;
                 continue;
             }
@@ -42,7 +42,7 @@ pub(crate) async fn run(ctx: &Context, args: CatArgs) -> Outcome {
                     ctx.out.bytes(chunk).await?;
                 }
                 Err(error) => {
-                    ctx.report(super::output::escaped(operand.as_encoded_bytes()), &error);
+                    ctx.report(super::place::shown(operand), &error);
                     failed += 1;
                     break;
                 }

@@ -3,14 +3,15 @@
 mod plan;
 mod transfer;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use futures::{StreamExt, stream};
 
 use super::context::Context;
 use super::diagnostics::{DONE, FAILED, Failure, INTERRUPTED, Outcome, PARTIAL, complain};
-use super::output::escaped;
+use super::place::shown;
 use super::progress::Progress;
 use plan::{Job, Plan};
 
@@ -49,10 +50,11 @@ impl Tally {
         if ctx.interrupt.is_cancelled() {
             return;
         }
-        ctx.report(escaped(name), error);
+        let name = shown(OsStr::from_bytes(name));
+        ctx.report(&name, error);
         self.failures += 1;
         if self.failed.len() < NAMED {
-            self.failed.push(escaped(name));
+            self.failed.push(name);
         }
     }
 }

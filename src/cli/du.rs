@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use futures::StreamExt;
@@ -60,7 +59,7 @@ pub(crate) async fn run(ctx: &Context, args: DuArgs) -> Outcome {
                 }
             }
             Err(error) => {
-                ctx.report(super::output::escaped(operand.as_bytes()), &error);
+                ctx.report(super::place::shown(operand), &error);
                 failed += 1;
             }
         }

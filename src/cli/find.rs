@@ -70,7 +70,7 @@ pub(crate) async fn run(ctx: &Context, args: FindArgs) -> Outcome {
     let mut failed = 0;
     for operand in &args.urls.urls {
         if let Err(error) = walk(ctx, operand, &wanted, args.print0).await? {
-            ctx.report(super::output::escaped(operand.as_bytes()), &error);
+            ctx.report(super::place::shown(operand), &error);
             failed += 1;
         }
     }

@@ -11,6 +11,8 @@ use super::diagnostics::{DONE, FAILED, Failure, Outcome, PARTIAL};
 
 /// How much is fetched first when lines are asked for; most heads lie within, and it costs one request.
 const FIRST: u64 = 64 << 10;
+/// How much is fetched at a time at most, for those who want very many lines.
+const LARGEST: u64 = 16 << 20;
 
 /// Write the first lines (or bytes) of files to standard output
 #[derive(Debug, Args)]
@@ -52,7 +54,7 @@ pub(crate) async fn run(ctx: &Context, args: HeadArgs) -> Outcome {
             ctx.out.line(heading).await?;
         }
         if let Err(error) = print(ctx, operand, amount).await? {
-            ctx.report(super::output::escaped(operand.as_encoded_bytes()), &error);
+            ctx.report(super::place::shown(operand), &error);
             failed += 1;
         }
     }
@@ -74,15 +76,16 @@ async fn print(ctx: &Context, operand: &std::ffi::OsStr, amount: Amount) -> Outc
     match amount {
         Amount::Bytes(n) => pass(ctx, file.read_stream(0..size.min(n)), u64::MAX).await.map(|r| r.map(drop)),
         Amount::Lines(n) => {
-            let first = size.min(FIRST);
-            let left = match pass(ctx, file.read_stream(0..first), n).await? {
-                Ok(left) => left,
-                Err(error) => return Ok(Err(error)),
-            };
-            if left == 0 || first == size {
-                return Ok(Ok(()));
+            let (mut start, mut window, mut left) = (0, FIRST, n);
+            while left > 0 && start < size {
+                let end = size.min(start + window);
+                left = match pass(ctx, file.read_stream(start..end), left).await? {
+                    Ok(left) => left,
+                    Err(error) => return Ok(Err(error)),
+                };
+                (start, window) = (end, (window * 4).min(LARGEST));
             }
-            pass(ctx, file.read_stream(first..size), left).await.map(|r| r.map(drop))
+            Ok(Ok(()))
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) async fn run(ctx: &Context, args: LsArgs) -> Outcome {
             ctx.out.line(heading).await?;
         }
         if let Err(error) = list(ctx, &args, operand).await? {
-            ctx.report(super::output::escaped(operand.as_encoded_bytes()), &error);
+            ctx.report(super::place::shown(operand), &error);
             failed += 1;
         }
     }

@@ -66,11 +66,9 @@ fn run(parsed: Parsed) -> u8 {
     let interrupt = ctx.interrupt.clone();
     let task = std::thread::spawn(move || {
         nearfs::blocking::wait(async move {
-            // A second Ctrl-C does not wait for anything.
-            let watched = tokio::spawn(context::watch_for_interrupt(ctx.interrupt.clone()));
-            let outcome = dispatch(ctx, command).await;
-            watched.abort();
-            Ok(outcome)
+            // Lives on after the command: standard output may still be waiting for its reader.
+            tokio::spawn(context::watch_for_interrupt(ctx.interrupt.clone()));
+            Ok(dispatch(ctx, command).await)
         })
     });
     let written = writer.run();

@@ -1,6 +1,8 @@
 //! Data on standard output: written by the main thread, so that a reader who is slow never holds up the runtime.
 
+use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::time::SystemTime;
 
 use nearfs::{Bytes, FileKind, Metadata};
@@ -36,9 +38,8 @@ impl Writer {
     /// # Errors
     /// The failure of the first write that fails; a broken pipe is none, it only ends the writing.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
-        // Straight to the descriptor: std's line buffer would copy everything once more.
-        let stdout = std::io::stdout();
-        let mut stdout = stdout.lock();
+        // Straight to the descriptor: std's own buffer would look for lines in gigabytes of data.
+        let mut stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
         let mut gathered: Vec<u8> = Vec::new();
         while let Some(piece) = self.0.blocking_recv() {
             let result = if piece.len() >= GATHER {
@@ -55,13 +56,13 @@ impl Writer {
                 gathered.clear();
                 result
             };
-            match result.and_then(|()| stdout.flush()) {
+            match result {
                 Ok(()) => {}
                 Err(e) if e.kind() == ErrorKind::BrokenPipe => return Ok(()),
                 Err(e) => return Err(e),
             }
         }
-        let last = stdout.write_all(&gathered).and_then(|()| stdout.flush());
+        let last = stdout.write_all(&gathered);
         last.or_else(|e| if e.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(e) })
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use nearfs::{FileSystem, FsPath, Metadata, Result, StoreUrl};
 
 use super::context::Context;
+use super::output::escaped;
 
 /// A place in a store.
 #[derive(Debug, Clone)]
@@ -38,7 +39,7 @@ impl Place {
     pub(crate) async fn stat(&self) -> Result<Metadata> {
         let metadata = self.fs.stat(&self.path).await?;
         if self.directory && metadata.is_file() {
-            return Err(nearfs::Error::new(nearfs::ErrorKind::NotADirectory, "not a directory"));
+            return Err(nearfs::Error::new(nearfs::ErrorKind::NotADirectory, "a file, expected a directory"));
         }
         Ok(metadata)
     }
@@ -59,6 +60,30 @@ impl Place {
 
     /// As typed, safe to print in a message.
     pub(crate) fn shown(&self) -> String {
-        super::output::escaped(&self.typed)
+        shown(OsStr::from_bytes(&self.typed))
+    }
+}
+
+/// An operand in a message: control characters escaped, and `***` for what stands before an `@` where a host or bucket
+/// should be, since that may be a secret.
+pub(crate) fn shown(operand: impl AsRef<OsStr>) -> String {
+    let text = escaped(operand.as_ref().as_bytes());
+    let Some((scheme, rest)) = text.split_once("://") else { return text };
+    let end = rest.find('/').unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://***{}", &rest[at..]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_a_secret_is_never_printed() {
+        assert_eq!(shown("s3://key:secret@bucket/x@y"), "s3://***@bucket/x@y");
+        assert_eq!(shown("s3://bucket/x@y\n"), "s3://bucket/x@y\\n");
+        assert_eq!(shown("/local/a@b"), "/local/a@b");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn run(ctx: &Context, args: StatArgs) -> Outcome {
         let (place, metadata) = match asked.await {
             Ok(found) => found,
             Err(error) => {
-                ctx.report(super::output::escaped(operand.as_encoded_bytes()), &error);
+                ctx.report(super::place::shown(operand), &error);
                 failed += 1;
                 continue;
             }

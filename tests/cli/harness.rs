@@ -12,7 +12,7 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The command, in an environment where only the lab exists: nothing of this machine's user is seen.
-pub fn nearfs(lab: &Lab) -> Command {
+pub(crate) fn nearfs(lab: &Lab) -> Command {
     let mut command = alone();
     command
         .env("AWS_ACCESS_KEY_ID", "test")
@@ -23,7 +23,7 @@ pub fn nearfs(lab: &Lab) -> Command {
 }
 
 /// The command without any store.
-pub fn alone() -> Command {
+pub(crate) fn alone() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfs"));
     command
         .env_clear()
@@ -35,31 +35,31 @@ pub fn alone() -> Command {
 
 /// What a finished command printed.
 #[derive(Debug)]
-pub struct Printed {
-    pub code: i32,
-    pub out: Vec<u8>,
-    pub err: String,
+pub(crate) struct Printed {
+    pub(crate) code: i32,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: String,
 }
 
 impl Printed {
     /// Standard output as text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.out.clone()).unwrap()
     }
 
     /// The lines of standard output.
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.text().lines().map(str::to_owned).collect()
     }
 
     /// Standard output as one JSON value a line.
-    pub fn json(&self) -> Vec<Value> {
+    pub(crate) fn json(&self) -> Vec<Value> {
         self.lines().iter().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect()
     }
 }
 
 /// Runs `command` to its end.
-pub fn run(command: &mut Command) -> Printed {
+pub(crate) fn run(command: &mut Command) -> Printed {
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -70,7 +70,7 @@ pub fn run(command: &mut Command) -> Printed {
 }
 
 /// The end of `child`, whose output is piped.
-pub fn finish(child: Child) -> Printed {
+pub(crate) fn finish(child: Child) -> Printed {
     let pid = child.id();
     let (tx, rx) = std::sync::mpsc::channel();
     std::thread::spawn(move || tx.send(child.wait_with_output()));
@@ -86,14 +86,14 @@ pub fn finish(child: Child) -> Printed {
 }
 
 /// Runs `nearfs ARGS` against the lab and expects success.
-pub fn ok<S: AsRef<OsStr>>(lab: &Lab, args: impl IntoIterator<Item = S>) -> Printed {
+pub(crate) fn ok<S: AsRef<OsStr>>(lab: &Lab, args: impl IntoIterator<Item = S>) -> Printed {
     let printed = run(nearfs(lab).args(args));
     assert_eq!(printed.code, 0, "{}", printed.err);
     printed
 }
 
 /// Runs `nearfs ARGS` against the lab and expects `code` and an error text with `part`.
-pub fn fails<S: AsRef<OsStr>>(
+pub(crate) fn fails<S: AsRef<OsStr>>(
     lab: &Lab,
     code: i32,
     part: &str,
@@ -106,13 +106,13 @@ pub fn fails<S: AsRef<OsStr>>(
 }
 
 /// Sends `signal` to a process this test started.
-pub fn signal(pid: u32, signal: i32) {
+pub(crate) fn signal(pid: u32, signal: i32) {
     // SAFETY: `kill` takes two numbers and touches no memory of ours.
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
 /// Waits until `done` gives something.
-pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + LIMIT;
     loop {
         if let Some(value) = done() {
@@ -124,7 +124,7 @@ pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 }
 
 /// True if the mount table names `dir`. Never touches the directory itself.
-pub fn is_mounted(dir: &Path) -> bool {
+pub(crate) fn is_mounted(dir: &Path) -> bool {
     let dir = dir.to_str().unwrap();
     std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().any(|l| l.split(' ').nth(4) == Some(dir))
 }

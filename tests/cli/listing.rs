@@ -43,7 +43,7 @@ fn failures_name_the_place_and_are_counted() {
     fails(&lab, 2, "error: s3://b/none: ", ["ls", "s3://b/none"]);
     let part = fails(&lab, 1, "s3://b/none", ["ls", "s3://b/none", "s3://b/dir"]);
     assert!(part.text().contains("one"));
-    fails(&lab, 2, "not a directory", ["ls", "s3://b/a.txt/"]);
+    fails(&lab, 2, "expected a directory", ["ls", "s3://b/a.txt/"]);
     fails(&lab, 2, "s3://nobucket", ["ls", "s3://nobucket"]);
     fails(&lab, 2, "s4", ["ls", "s4://b"]);
     fails(&lab, 1, "s3://b/none", ["stat", "s3://b/none", "s3://b/z"]);
@@ -86,7 +86,7 @@ fn stat_tells_what_is_known() {
         assert!(text.contains(part), "{text}");
     }
     assert!(ok(&lab, ["stat", "s3://b/dir"]).text().contains("kind:     dir"));
-    fails(&lab, 2, "not a directory", ["stat", "s3://b/z/"]);
+    fails(&lab, 2, "expected a directory", ["stat", "s3://b/z/"]);
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Plan {
         }
         let open = async |operand: &OsStr| {
             let place = Place::open(ctx, operand).await;
-            place.map_err(|e| Failure::about(crate::cli::output::escaped(operand.as_encoded_bytes()), &e))
+            place.map_err(|e| Failure::about(crate::cli::place::shown(operand), &e))
         };
         if target == "-" {
             return Ok(Plan::ToStdout(open(&sources[0]).await?));

@@ -11,7 +11,8 @@ use nearfs::{DirEntry, Error, ErrorKind, FsPath, Inspection, ListOptions, OpenOp
 use super::Finding;
 use crate::cli::context::Context;
 use crate::cli::diagnostics::{describe, hint};
-use crate::cli::output::{escaped, time};
+use crate::cli::output::time;
+use crate::cli::place::shown;
 
 /// One check may take so long; the store's own limits are shorter.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,7 +57,7 @@ impl<'a> Checks<'a> {
     }
 
     async fn connect(&mut self) -> Step {
-        let shown = escaped(self.url.as_bytes());
+        let shown = shown(self.url);
         let Ok(url) = str::from_utf8(self.url.as_bytes()) else {
             self.ready.push_back(Finding::attention("store", format!("{shown} is not UTF-8")));
             return Step::Done;

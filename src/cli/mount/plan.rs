@@ -13,6 +13,7 @@ use nearfs::{Client, StoreUrl};
 use super::MountArgs;
 use crate::cli::diagnostics::{Failure, Outcome};
 use crate::cli::output::escaped;
+use crate::cli::place::shown;
 use crate::cli::telemetry;
 
 /// Names in one map.
@@ -49,7 +50,7 @@ impl Plan {
         };
         let mut first = None;
         for url in urls {
-            let url = StoreUrl::parse(url).map_err(|e| Failure::about(escaped(url), &e))?;
+            let url = StoreUrl::parse(url).map_err(|e| Failure::about(shown(OsStr::from_bytes(url)), &e))?;
             first.get_or_insert(url.to_string());
         }
         // Of several stores each has settings of its own; the mount itself has those of the first.
@@ -72,9 +73,9 @@ impl Plan {
     fn tree(&self) -> Outcome<Tree> {
         let open = |url: &[u8], share: f64| {
             let (client, url) = (self.client.clone(), url.to_owned());
-            let shown = escaped(&url);
+            let name = shown(OsStr::from_bytes(&url));
             nearfs::blocking::wait(async move { client.cached(&url, share).await })
-                .map_err(|e| Failure::about(shown, &e))
+                .map_err(|e| Failure::about(name, &e))
         };
         Ok(match &self.stores {
             Stores::One(url) => open(url, 1.0)?.into(),
