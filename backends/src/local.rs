@@ -80,8 +80,10 @@ impl LocalFileSystem {
     ///
     /// # Errors
     /// As [`LocalFileSystem::open`].
-    pub async fn with_buffers(config: LocalConfig, buffers: BufferPool) -> Result<Self> {
+    pub async fn with_buffers(mut config: LocalConfig, buffers: BufferPool) -> Result<Self> {
         let engine = Engine::new(config.engine_config()?)?;
+        // The identity must not depend on the working directory.
+        config.root = std::path::absolute(&config.root)?;
         let path = config.root.clone();
         let root = engine
             .pool()
@@ -93,6 +95,11 @@ impl LocalFileSystem {
         Ok(LocalFileSystem {
             inner: Arc::new(Inner { config, root, engine, buffers, order: Arc::default() }),
         })
+    }
+
+    /// What reads its files; other local files can be read with it too.
+    pub fn engine(&self) -> &Engine {
+        &self.inner.engine
     }
 
     /// Which way of reading is used, and why.

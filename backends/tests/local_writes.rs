@@ -264,6 +264,9 @@ async fn a_bad_root_is_refused_with_its_name() {
         assert_eq!(error.kind(), kind);
         assert!(error.to_string().contains(name), "{error}");
     }
+    let here = std::env::current_dir().unwrap();
+    let relative = LocalFileSystem::open(LocalConfig::new("src")).await.unwrap();
+    assert_eq!(relative.identity().url, format!("file://{}/src", here.display()));
     let fs: Arc<dyn FileSystem> = Arc::new(fs(dir.path()).await);
     assert_eq!(fs.identity().url, format!("file://{}", dir.path().display()));
 }

@@ -44,8 +44,8 @@ impl Default for BlockingPoolConfig {
 /// A bounded pool of own threads for blocking calls. Clones share it; with the last clone it finishes its queue and
 /// ends.
 ///
-/// At most `threads + max_blocked` threads exist. A thread that has been busy for a moment longer than usual no
-/// longer counts against `threads`, so that calls elsewhere keep their pace while one corner of the disk hangs.
+/// At most `threads + max_blocked` threads exist. A thread that has been busy with one call for more than a moment no
+/// longer counts against `threads`: neither a hanging corner of the disk nor a few long copies hold up the rest.
 #[derive(Clone)]
 pub struct BlockingPool(Arc<Handle>);
 
@@ -75,7 +75,7 @@ struct State {
     total: usize,
     /// Threads waiting for work.
     idle: usize,
-    /// Busy threads that the watchdog found slow, not yet given up.
+    /// Threads that the watchdog found busy with one call for longer than a moment, not given up.
     slow: usize,
     /// Busy threads that were given up.
     abandoned: usize,
@@ -103,7 +103,9 @@ struct Task {
 struct Running {
     what: &'static str,
     caller: Option<Arc<dyn Expected>>,
-    /// Last sign of life, in milliseconds since the pool's epoch.
+    /// When it began, in milliseconds since the pool's epoch.
+    begun: u64,
+    /// Last sign of life, likewise.
     beat: AtomicU64,
     abandoned: AtomicBool,
 }
@@ -358,6 +360,7 @@ impl Running {
         Running {
             what: task.what,
             caller: task.caller.clone(),
+            begun: now,
             beat: AtomicU64::new(now),
             abandoned: AtomicBool::new(false),
         }

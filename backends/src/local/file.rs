@@ -12,8 +12,8 @@ use futures::{StreamExt, TryStreamExt};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::Inner;
 use super::attr::{self, Found};
-use super::{Inner, LocalFileSystem};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::{ByteStream, File};
 use crate::io::{Buffer, Medium, Source};
@@ -196,12 +196,4 @@ pub(super) fn end_after_error<T: Send>(
         failed = item.is_err();
         std::future::ready(go_on)
     })
-}
-
-impl LocalFileSystem {
-    /// Room for tests and benches of this crate: the engine under the filesystem.
-    #[doc(hidden)]
-    pub fn engine(&self) -> &crate::io::Engine {
-        &self.inner.engine
-    }
 }

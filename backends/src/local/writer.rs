@@ -101,8 +101,11 @@ pub(super) fn publish(temp: Temp, path: &FsPath, condition: &Condition, beat: &B
     }
     named?;
     beat.touch();
-    rustix::fs::fsync(&dir).map_err(attr::error)?;
-    Ok(metadata)
+    match rustix::fs::fsync(&dir) {
+        // Network and FUSE filesystems that cannot sync a directory have named the file durably, or never do.
+        Ok(()) | Err(Errno::INVAL | Errno::BADF | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(metadata),
+        Err(e) => Err(attr::error(e)),
+    }
 }
 
 /// A file being written. What a cancelled or failed call took with it is gone, and with it the writer.

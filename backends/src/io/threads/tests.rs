@@ -62,7 +62,9 @@ async fn too_many_hanging_calls_make_further_ones_fail_at_once() {
     // Clean-up is never lost: it runs when a thread is free again.
     let (cleaned, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let own = cleaned.clone();
-    pool.detach("close", move || drop(own.fetch_add(1, Ordering::Relaxed)));
+    pool.detach("close", move || {
+        own.fetch_add(1, Ordering::Relaxed);
+    });
     until("clean-up ran", || cleaned.load(Ordering::Relaxed) == 1).await;
     for writer in &mut writers {
         writer.write_all(&[0]).unwrap();
@@ -117,6 +119,24 @@ async fn a_long_call_that_shows_progress_is_not_given_up() {
 }
 
 #[tokio::test]
+async fn a_long_call_that_shows_progress_does_not_hold_up_the_rest() {
+    let pool = pool(1, 1);
+    let long = pool.run("copy", |beat| {
+        for _ in 0..60 {
+            std::thread::sleep(TIMEOUT / 20);
+            beat.touch();
+        }
+        Ok(Instant::now())
+    });
+    let short = async {
+        tokio::time::sleep(TIMEOUT / 10).await;
+        pool.run("stat", |_| Ok(Instant::now())).await
+    };
+    let (long, short) = tokio::join!(long, short);
+    assert!(short.unwrap() < long.unwrap(), "the short call ran beside the long one");
+}
+
+#[tokio::test]
 async fn a_dropped_call_that_has_not_begun_never_runs() {
     let pool = pool(1, 1);
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -160,7 +180,9 @@ async fn threads_end_with_the_last_handle() {
     let shared = Arc::downgrade(&pool.0.shared);
     let ran = Arc::new(AtomicUsize::new(0));
     let own = ran.clone();
-    pool.detach("close", move || drop(own.fetch_add(1, Ordering::Relaxed)));
+    pool.detach("close", move || {
+        own.fetch_add(1, Ordering::Relaxed);
+    });
     drop(pool);
     until("all threads ended", || shared.strong_count() == 0).await;
     assert_eq!(ran.load(Ordering::Relaxed), 1, "clean-up came first");

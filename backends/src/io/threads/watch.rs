@@ -60,7 +60,7 @@ impl Shared {
                     let error = timed_out(running.what, self.config.timeout);
                     late.push(Late { caller: caller.clone(), error, _work: None });
                 }
-            } else if still > tick.as_millis() as u64 {
+            } else if now.saturating_sub(running.begun) > tick.as_millis() as u64 {
                 slow += 1;
             }
         }
