@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use futures::{StreamExt, TryStreamExt};
 use nearfs_backends::config::{S3Config, S3Keys};
-use nearfs_backends::io::Buffer;
+use nearfs_backends::io::{BufferPool, BufferPoolConfig};
 use nearfs_backends::{File, FileSystem, FsPath, OpenOptions, S3FileSystem, Spawner};
 use nearfs_lab::{Lab, fetch};
 
@@ -62,27 +62,31 @@ async fn read_all(address: &str, connections: usize, way: &str) -> (f64, f64) {
     };
     let fs = S3FileSystem::connect(config, Spawner::current().unwrap()).await.unwrap();
     let file = fs.open(&FsPath::parse("big").unwrap(), OpenOptions::default()).await.unwrap();
+    let pool = BufferPool::new(BufferPoolConfig::default());
     let (start, cpu) = (Instant::now(), cpu_seconds());
-    let total: u64 = futures::stream::iter((0..SIZE / PART).map(|i| {
-        let file = Arc::clone(&file);
-        let way = way.to_owned();
-        async move { tokio::spawn(async move { read_part(&*file, i * PART, &way).await }).await.unwrap() }
-    }))
-    .buffer_unordered(connections)
-    .fold(0, |sum, n| async move { sum + n })
-    .await;
+    let total: u64 =
+        futures::stream::iter((0..SIZE / PART).map(|i| {
+            let (file, pool) = (Arc::clone(&file), pool.clone());
+            let way = way.to_owned();
+            async move {
+                tokio::spawn(async move { read_part(&*file, &pool, i * PART, &way).await }).await.unwrap()
+            }
+        }))
+        .buffer_unordered(connections)
+        .fold(0, |sum, n| async move { sum + n })
+        .await;
     assert_eq!(total, SIZE);
     let seconds = start.elapsed().as_secs_f64();
     (SIZE as f64 / 1e6 / seconds, (cpu_seconds() - cpu) / (SIZE as f64 / 1e9))
 }
 
-async fn read_part(file: &dyn File, at: u64, way: &str) -> u64 {
+async fn read_part(file: &dyn File, pool: &BufferPool, at: u64, way: &str) -> u64 {
     match way {
         "stream" => {
             let pieces = file.read_stream(at..at + PART);
             pieces.try_fold(0, |n, piece| async move { Ok(n + piece.len() as u64) }).await.unwrap()
         }
-        "read_into" => file.read_into(at, Buffer::with_capacity(PART as usize)).await.0.unwrap() as u64,
+        "read_into" => file.read_into(at, pool.get(PART as usize)).await.0.unwrap() as u64,
         _ => file.read_at(at..at + PART).await.unwrap().len() as u64,
     }
 }

@@ -267,4 +267,30 @@ mod tests {
         assert!(S3Config { part_size: 1, ..S3Config::new("b") }.check().is_err());
         assert!(S3Config { upload_concurrency: 0, ..S3Config::new("b") }.check().is_err());
     }
+
+    #[test]
+    fn files_set_what_they_name_and_nothing_else() {
+        let text = "bucket = 'b'\nprefix = '/a//b/'\npart_size = 16777216\ncredentials = { access_key_id = 'i', \
+                    secret_access_key = 's' }\n[client]\nread_gap_timeout = '1m 30s'\n";
+        let config: S3Config = toml::from_str(text).unwrap();
+        let expected = S3Config {
+            prefix: FsPath::parse("a/b").unwrap(),
+            part_size: 16 * MIB,
+            credentials: Some(S3Keys::new("i", "s", None)),
+            client: ClientConfig {
+                read_gap_timeout: std::time::Duration::from_secs(90),
+                ..ClientConfig::default()
+            },
+            ..S3Config::new("b")
+        };
+        assert_eq!(config, expected);
+        for bad in ["buket = 'b'", "client = { read_gap = '1s' }", "client = { read_gap_timeout = 'soon' }"] {
+            assert!(toml::from_str::<S3Config>(bad).is_err(), "{bad}");
+        }
+        // What is written out can be read again, without the secrets.
+        let written = toml::to_string(&config).unwrap();
+        assert!(!written.contains("secret"), "{written}");
+        let again: S3Config = toml::from_str(&written).unwrap();
+        assert_eq!(again, S3Config { credentials: None, ..expected });
+    }
 }

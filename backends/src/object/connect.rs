@@ -48,13 +48,16 @@ async fn connect(mut config: S3Config, spawner: Spawner) -> Result<Arc<S3FileSys
         config.endpoint = config.endpoint.or(profile.endpoint);
         config.ca_bundle = config.ca_bundle.or(profile.ca_bundle);
     }
-    let clients = super::http::build(&config.client, config.ca_bundle.as_deref())?;
+    let tls = !config.endpoint.as_deref().is_some_and(|e| e.starts_with("http://"));
+    let clients = super::http::build(&config.client, config.ca_bundle.as_deref(), tls)?;
     let source = Source::new(&config, config.region.as_deref(), clients.clone());
     let credentials = Arc::new(Credentials::new(source, spawner.clone()));
     let region = match (&config.region, &config.endpoint) {
         (Some(region), _) => region.clone(),
         (None, Some(_)) => DEFAULT_REGION.to_owned(),
-        (None, None) => region_of_bucket(&config, &clients.store).await?,
+        (None, None) => {
+            region_of_bucket(&config, &Endpoint::new(&config, DEFAULT_REGION)?, &clients.store).await?
+        }
     };
     if !region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') || region.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, format!("`{region}` is not a region")));
@@ -63,12 +66,11 @@ async fn connect(mut config: S3Config, spawner: Spawner) -> Result<Arc<S3FileSys
     let Clients { store, .. } = clients;
     let prefix = config.prefix.clone();
     let wire = Arc::new(Wire::new(config, store, credentials, endpoint, spawner));
-    Ok(Arc::new(S3FileSystem { shared: Arc::new(Shared { wire, prefix }) }))
+    Ok(Arc::new(S3FileSystem { shared: Arc::new(Shared::new(wire, prefix)) }))
 }
 
 /// Amazon tells a bucket's region to anybody, even in a refusal.
-async fn region_of_bucket(config: &S3Config, client: &HttpClient) -> Result<String> {
-    let place = Endpoint::new(config, DEFAULT_REGION)?;
+async fn region_of_bucket(config: &S3Config, place: &Endpoint, client: &HttpClient) -> Result<String> {
     let mut request = HttpRequest::new(bytes::Bytes::new().into());
     *request.method_mut() = Method::HEAD;
     *request.uri_mut() = place.url("", &[]).parse().map_err(|e: http::uri::InvalidUri| {
@@ -88,5 +90,44 @@ async fn region_of_bucket(config: &S3Config, client: &HttpClient) -> Result<Stri
         (None, status) => Err(Error::new(ErrorKind::InvalidInput, "the bucket's region is not known")
             .with_context("status", status)
             .with_context("hint", "name the region")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Asks a server that gives this answer to one request; what was asked, and what came of it.
+    async fn ask(answer: &'static str) -> (String, Result<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 4096];
+            let n = stream.read(&mut request).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&request[..n]).into_owned()
+        });
+        let config = S3Config { endpoint: Some(url), ..S3Config::new("b") };
+        let clients = super::super::http::build(&config.client, None, true).unwrap();
+        let place = Endpoint::new(&config, DEFAULT_REGION).unwrap();
+        let region = region_of_bucket(&config, &place, &clients.store).await;
+        (server.join().unwrap(), region)
+    }
+
+    #[tokio::test]
+    async fn the_region_is_told_even_by_a_refusal() {
+        let refusal = "HTTP/1.1 403 Forbidden\r\nx-amz-bucket-region: eu-west-1\r\ncontent-length: 0\r\n\r\n";
+        let (asked, region) = ask(refusal).await;
+        assert!(asked.starts_with("HEAD /b/ HTTP/1.1"), "{asked}");
+        assert_eq!(region.unwrap(), "eu-west-1");
+
+        let missing = ask("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await.1.unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        let mute = ask("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await.1.unwrap_err();
+        assert_eq!((mute.kind(), mute.context("hint")), (ErrorKind::InvalidInput, Some("name the region")));
     }
 }

@@ -22,6 +22,9 @@ const MARGIN: Duration = Duration::from_secs(300);
 /// Pause after a renewal ahead of time that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
+/// A source is asked no more often than this: what it said last holds until then, failures too.
+const ASK_PAUSE: Duration = Duration::from_secs(1);
+
 /// Where the credentials of a store come from and how long they last, for people. Holds no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,8 +52,10 @@ pub struct Credentials {
 #[derive(Debug, Default)]
 struct State {
     held: Option<Held>,
-    /// The last failure, for those who waited while it happened.
-    failed: Option<(Instant, Error)>,
+    /// When the source was last asked for want of usable credentials.
+    asked: Option<Instant>,
+    /// What came of it, if nothing good.
+    failed: Option<Error>,
 }
 
 /// Credentials as a source gave them.
@@ -132,36 +137,36 @@ impl Credentials {
         Ok(other(&loaded.credential))
     }
 
-    /// Asks the source, one caller at a time; whoever finds that another caller has already got what `fits` takes that.
+    /// Asks the source, one caller at a time. Who finds that `fits` something already, or that the source was asked just
+    /// now, takes what there is.
     async fn ask(
         &self,
         chain: &Arc<source::Chain>,
         fits: impl Fn(&State) -> Option<Loaded>,
     ) -> Result<Loaded> {
-        let since = Instant::now();
         let _turn = self.asking.lock().await;
         {
             let state = self.state.lock();
             if let Some(loaded) = fits(&state) {
                 return Ok(loaded);
             }
-            if let Some((when, error)) = &state.failed
-                && *when >= since
-            {
-                return Err(error.duplicate());
+            if state.asked.is_some_and(|when| when.elapsed() < ASK_PAUSE) {
+                match (&state.failed, &state.held) {
+                    (Some(error), _) => return Err(error.duplicate()),
+                    (None, Some(held)) => return Ok(held.loaded.clone()),
+                    (None, None) => {}
+                }
             }
         }
-        match chain.load().await {
-            Ok(loaded) => {
-                tracing::debug!(source = loaded.source, "credentials loaded");
-                *self.state.lock() = State { held: Some(Held::new(loaded.clone())), failed: None };
-                Ok(loaded)
-            }
-            Err(error) => {
-                self.state.lock().failed = Some((Instant::now(), error.duplicate()));
-                Err(error)
-            }
+        let loaded = chain.load().await;
+        let mut state = self.state.lock();
+        state.asked = Some(Instant::now());
+        state.failed = loaded.as_ref().err().map(Error::duplicate);
+        if let Ok(loaded) = &loaded {
+            tracing::debug!(source = loaded.source, "credentials loaded");
+            state.held = Some(Held::new(loaded.clone()));
         }
+        loaded
     }
 
     /// Where the credentials come from; asks the source if nobody has yet.

@@ -38,7 +38,7 @@ impl Refusal {
         let region = header("x-amz-bucket-region").map(str::to_owned).or(said.region);
         let status = status.as_u16();
         let wait = header("retry-after").and_then(|v| v.trim().parse().ok()).map(Duration::from_secs);
-        let kind = kind(status, &said.code, region.is_some());
+        let kind = kind(status, &said.code);
         let mut error =
             Error::new(kind, message(status, &said.code, &said.message)).with_context("status", status);
         if let (Some(wait), Retry::Later(_)) = (wait, error.retry()) {
@@ -50,7 +50,11 @@ impl Refusal {
         if let Some(id) = header("x-amz-request-id") {
             error = error.with_context("request", id);
         }
-        if let Some(hint) = hint(&said.code, region.as_deref(), kind) {
+        if kind == ErrorKind::Corrupt {
+            error = error.with_retry(Retry::Later(wait));
+        }
+        let elsewhere = region.as_deref().filter(|_| means_region(status, &said.code));
+        if let Some(hint) = hint(&said.code, elsewhere, kind) {
             error = error.with_context("hint", hint);
         }
         Refusal { status, code: said.code, region, error }
@@ -140,7 +144,16 @@ fn limited(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(300).collect()
 }
 
-fn kind(status: u16, code: &str, region_named: bool) -> ErrorKind {
+/// True if the refusal is about the region, rather than one that only mentions it.
+fn means_region(status: u16, code: &str) -> bool {
+    matches!(status, 301 | 307)
+        || matches!(
+            code,
+            "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException"
+        )
+}
+
+fn kind(status: u16, code: &str) -> ErrorKind {
     match code {
         "NoSuchKey" | "NoSuchBucket" | "NoSuchUpload" | "NoSuchVersion" => return ErrorKind::NotFound,
         "InvalidAccessKeyId"
@@ -161,11 +174,11 @@ fn kind(status: u16, code: &str, region_named: bool) -> ErrorKind {
         }
         "NotImplemented" | "MethodNotAllowed" => return ErrorKind::Unsupported,
         "RequestTimeout" | "InternalError" | "ServiceUnavailable" => return ErrorKind::Unavailable,
+        "BadDigest" | "IncompleteBody" | "XAmzContentSHA256Mismatch" => return ErrorKind::Corrupt,
         "QuotaExceeded" | "XMinioStorageFull" => return ErrorKind::NoSpace,
         _ => {}
     }
     match status {
-        301 | 400 if region_named => ErrorKind::InvalidInput,
         307 => ErrorKind::Unavailable,
         401 => ErrorKind::Unauthenticated,
         403 => ErrorKind::PermissionDenied,
@@ -175,7 +188,7 @@ fn kind(status: u16, code: &str, region_named: bool) -> ErrorKind {
         409 | 412 => ErrorKind::Stale,
         429 => ErrorKind::Throttled,
         507 => ErrorKind::NoSpace,
-        300..=399 | 400 => ErrorKind::InvalidInput,
+        300..=400 => ErrorKind::InvalidInput,
         505.. => ErrorKind::Unavailable,
         _ => ErrorKind::Other,
     }
@@ -283,6 +296,8 @@ mod tests {
             (409, "ConditionalRequestConflict", Stale, false),
             (400, "KeyTooLongError", NameTooLong, false),
             (501, "NotImplemented", Unsupported, false),
+            (400, "BadDigest", Corrupt, true),
+            (301, "PermanentRedirect", InvalidInput, false),
             (418, "", Other, false),
         ] {
             let body = format!("<Error><Code>{code}</Code><Message>m</Message></Error>").leak();

@@ -268,7 +268,7 @@ impl FileState {
         let len = usize::try_from(range.end - range.start)
             .map_err(|_| Error::new(ErrorKind::InvalidInput, "the range does not fit into memory"))?;
         // Copied even if it came in one piece: a piece keeps alive the larger buffer that it was received in.
-        let mut buf = Buffer::with_capacity(len);
+        let mut buf = self.shared.buffers.get(len);
         self.fill(range, &mut buf).await?;
         Ok(buf.freeze())
     }

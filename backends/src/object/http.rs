@@ -16,15 +16,16 @@ pub(crate) struct Clients {
 }
 
 /// Builds both clients: HTTP/1.1 (one body per connection, so that parallel ranges get parallel streams), redirects
-/// left to the caller, bodies never transformed, no limit on whole transfers.
-pub(crate) fn build(config: &ClientConfig, ca_bundle: Option<&Path>) -> Result<Clients> {
+/// left to the caller, bodies never transformed, no limit on whole transfers. Without `tls` a machine that has no
+/// certificates will do.
+pub(crate) fn build(config: &ClientConfig, ca_bundle: Option<&Path>, tls: bool) -> Result<Clients> {
     let certificates = match ca_bundle {
         None => Vec::new(),
         Some(file) => read_certificates(file)?,
     };
     let agent = config.user_agent.as_deref().unwrap_or(concat!("nearfs/", env!("CARGO_PKG_VERSION")));
-    let base = || {
-        reqwest::Client::builder()
+    let base = |system: bool| {
+        let builder = reqwest::Client::builder()
             .user_agent(agent)
             .http1_only()
             .redirect(reqwest::redirect::Policy::none())
@@ -33,13 +34,21 @@ pub(crate) fn build(config: &ClientConfig, ca_bundle: Option<&Path>) -> Result<C
             .pool_max_idle_per_host(config.max_idle_per_host)
             .tcp_nodelay(true)
             .tcp_keepalive(std::time::Duration::from_secs(15))
-            .tls_certs_merge(certificates.iter().cloned())
-            .no_proxy()
+            .no_proxy();
+        match system {
+            true => builder.tls_certs_merge(certificates.iter().cloned()),
+            false => builder.tls_certs_only(certificates.iter().cloned()),
+        }
     };
     let failed = |e: reqwest::Error| {
-        Error::new(ErrorKind::InvalidInput, "the HTTP client cannot be set up").with_source(e)
+        Error::new(ErrorKind::InvalidInput, "the HTTP client cannot be set up")
+            .with_context("hint", "install the system's certificates (ca-certificates), or name a ca_bundle")
+            .with_source(e)
     };
-    let direct = base().build().map_err(failed)?;
+    let (direct, system) = match base(true).build() {
+        Err(_) if !tls => (base(false).build().map_err(failed)?, false),
+        other => (other.map_err(failed)?, true),
+    };
     let reqwest = match &config.proxy {
         None => direct.clone(),
         Some(url) => {
@@ -47,7 +56,7 @@ pub(crate) fn build(config: &ClientConfig, ca_bundle: Option<&Path>) -> Result<C
             let proxy = reqwest::Proxy::all(url)
                 .map_err(|_| Error::new(ErrorKind::InvalidInput, "the proxy is not a usable URL"))?
                 .no_proxy(config.no_proxy.as_deref().and_then(reqwest::NoProxy::from_string));
-            base().proxy(proxy).build().map_err(failed)?
+            base(system).proxy(proxy).build().map_err(failed)?
         }
     };
     Ok(Clients { store: HttpClient::new(reqwest.clone()), reqwest, direct })
@@ -70,12 +79,13 @@ mod tests {
 
     #[test]
     fn a_bad_bundle_or_proxy_is_named_without_its_password() {
-        let missing = build(&ClientConfig::default(), Some(Path::new("/no/such/bundle.pem"))).unwrap_err();
+        let missing =
+            build(&ClientConfig::default(), Some(Path::new("/no/such/bundle.pem")), true).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::InvalidInput);
         assert!(missing.to_string().contains("/no/such/bundle.pem"));
 
         let proxy = ClientConfig { proxy: Some("http://me:pass word@".into()), ..ClientConfig::default() };
-        let bad = build(&proxy, None).unwrap_err();
+        let bad = build(&proxy, None, true).unwrap_err();
         assert!(!format!("{bad:#} {bad:?}").contains("pass word"), "{bad:?}");
     }
 }

@@ -8,10 +8,11 @@ use super::Shared;
 use super::error::Refusal;
 use super::listing_order::{Merge, earlier_keys};
 use super::task::Task;
-use super::wire::list::{Page, Query};
+use super::wire::list::{Page, Query, check_progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::EntryStream;
 use crate::metadata::{DirEntry, Metadata};
+use crate::metrics::LIST_SKIPPED;
 use crate::options::ListOptions;
 use crate::path::FsPath;
 
@@ -57,6 +58,8 @@ struct Listing {
     finished: bool,
     /// True if every key of the directory would have been seen.
     whole: bool,
+    /// Pages in a row that had nothing in them.
+    empty: u32,
 }
 
 impl Listing {
@@ -80,6 +83,7 @@ impl Listing {
             ahead: None,
             finished: false,
             whole: after.is_none() && !nothing_left,
+            empty: 0,
         };
         if nothing_left {
             return Ok(listing);
@@ -130,6 +134,8 @@ impl Listing {
                 continue;
             };
             let page = fetch.join().await??;
+            self.empty = if page.items.is_empty() { self.empty + 1 } else { 0 };
+            check_progress(self.empty)?;
             self.ahead = page.next.map(|token| self.fetch(Some(token)));
             for item in page.items {
                 self.merge.push(item)?;
@@ -158,11 +164,12 @@ impl Drop for Listing {
     fn drop(&mut self) {
         let tally = &self.merge.tally;
         if tally.skipped > 0 {
-            metrics::counter!("nearfs_list_skipped_total").increment(tally.skipped);
+            LIST_SKIPPED.counter(["s3", "name"]).increment(tally.skipped);
             let example = tally.example.as_deref().unwrap_or_default();
             tracing::warn!(dir = %self.dir, skipped = tally.skipped, example, "keys that no path can name were skipped");
         }
         if tally.hidden > 0 {
+            LIST_SKIPPED.counter(["s3", "hidden"]).increment(tally.hidden);
             tracing::debug!(dir = %self.dir, hidden = tally.hidden, "files hidden behind directories");
         }
     }
@@ -173,14 +180,7 @@ impl Shared {
     async fn listed_file(&self, path: &FsPath) -> Result<Option<Metadata>> {
         let key = self.key(path)?;
         let query = Query { prefix: key.clone(), page_size: Some(1), ..Query::default() };
-        let mut token = None;
-        loop {
-            let page = self.wire.list(&query, token.as_deref()).await?;
-            match (page.items.into_iter().next(), page.next) {
-                (Some(first), _) => return Ok(first.metadata.filter(|_| first.key == key.as_bytes())),
-                (None, None) => return Ok(None),
-                (None, next) => token = next,
-            }
-        }
+        let first = self.wire.first(&query).await?;
+        Ok(first.filter(|item| item.key == key.as_bytes()).and_then(|item| item.metadata))
     }
 }

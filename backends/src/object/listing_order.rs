@@ -144,7 +144,7 @@ impl Merge {
                 }
                 return;
             }
-            self.emit(&dir.to_vec(), Metadata::dir());
+            self.emit(dir, Metadata::dir());
             if !self.recursive {
                 return;
             }

@@ -27,6 +27,7 @@ use crate::capability::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::{File, FileWriter};
 use crate::fs::{EntryStream, FileSystem, Identity};
+use crate::io::{BufferPool, BufferPoolConfig};
 use crate::metadata::Metadata;
 use crate::options::{CopyOptions, CreateOptions, ListOptions, OpenOptions};
 use crate::path::FsPath;
@@ -54,9 +55,15 @@ pub struct S3FileSystem {
 pub(crate) struct Shared {
     wire: Arc<Wire>,
     prefix: FsPath,
+    /// Memory of what `read_at` gives out: fresh pages would cost more than the bytes in them.
+    buffers: BufferPool,
 }
 
 impl Shared {
+    fn new(wire: Arc<Wire>, prefix: FsPath) -> Self {
+        Shared { wire, prefix, buffers: BufferPool::new(BufferPoolConfig::default()) }
+    }
+
     /// The key of the file `path`.
     ///
     /// # Errors
@@ -106,15 +113,16 @@ impl FileSystem for S3FileSystem {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut can = Capabilities::default();
-        can.write = true;
-        can.empty_dirs = true;
-        can.server_side_copy = true;
-        can.conditional_write = true;
-        can.pinned_reads = true;
-        can.remote = true;
-        can.list_resume = true;
-        can
+        Capabilities {
+            write: true,
+            empty_dirs: true,
+            server_side_copy: true,
+            conditional_write: true,
+            pinned_reads: true,
+            remote: true,
+            list_resume: true,
+            ..Capabilities::default()
+        }
     }
 
     async fn stat(&self, path: &FsPath) -> Result<Metadata> {

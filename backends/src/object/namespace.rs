@@ -270,21 +270,17 @@ impl Shared {
             return Err(Error::new(ErrorKind::InvalidInput, "the root cannot be removed"));
         }
         let Ok(marker) = self.dir_key(path) else { return Err(Error::not_found(path)) };
-        let query = Query { prefix: marker.clone(), page_size: Some(2), ..Query::default() };
-        let mut token = None;
-        let mut marked = false;
-        loop {
-            let page = self.wire.list(&query, token.as_deref()).await?;
-            if page.items.iter().any(|item| item.key != marker.as_bytes()) {
-                return Err(Error::new(ErrorKind::NotEmpty, "the directory has entries, expected none"));
-            }
-            marked |= !page.items.is_empty();
-            token = page.next;
-            if token.is_none() {
-                break;
-            }
+        let others = Query {
+            prefix: marker.clone(),
+            start_after: Some(marker.clone()),
+            page_size: Some(1),
+            ..Query::default()
+        };
+        let (other, any) = futures::join!(self.wire.first(&others), self.wire.any_with_prefix(&marker));
+        if other?.is_some() {
+            return Err(Error::new(ErrorKind::NotEmpty, "the directory has entries, expected none"));
         }
-        if marked {
+        if any? {
             return self.delete_key(&marker).await;
         }
         match self.exists(&self.key(path)?).await? {

@@ -23,8 +23,11 @@ impl Shared {
         }
         let Ok(key) = self.key(path) else { return Err(Error::not_found(path)) };
         let below = self.dir_key(path)?;
-        let head = pin!(self.wire.head(&key));
-        let probe = pin!(self.wire.any_with_prefix(&below));
+        // The HEAD runs to its end even if nobody needs it any more: giving up an answer costs the connection.
+        let wire = Arc::clone(&self.wire);
+        let head = self.wire.spawner.spawn(async move { wire.head(&key).await });
+        let head = async { head.await.unwrap_or_else(|e| Err(lost(e).into())) };
+        let (head, probe) = (pin!(head), pin!(self.wire.any_with_prefix(&below)));
         let (file, dir) = match select(probe, head).await {
             // Nothing the HEAD could say changes this.
             Either::Left((Ok(true), _)) => return Ok(Metadata::dir()),
@@ -78,6 +81,10 @@ impl Shared {
         }
         error
     }
+}
+
+fn lost(e: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Interrupted, "the runtime shut down or the task panicked").with_source(e)
 }
 
 impl Wire {

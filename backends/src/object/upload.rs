@@ -36,7 +36,8 @@ const EQUAL_PARTS: u64 = 1000;
 /// Answers that are not data are small.
 const ANSWER_LIMIT: usize = 256 * 1024;
 
-const ATTEMPTS: u32 = 5;
+/// Attempts at one request.
+pub(crate) const ATTEMPTS: u32 = 5;
 
 /// The condition as a header.
 ///
@@ -92,15 +93,20 @@ async fn persist(
             },
             Err(refusal) => refusal,
         };
-        let Retry::Later(wait) = refusal.error.retry() else { return Err(refusal) };
+        let Some(pause) = pause(&refusal.error, attempt) else { return Err(refusal) };
         if attempt == ATTEMPTS || !(idempotent || refusal.error.kind() == ErrorKind::Throttled) {
             return Err(refusal);
         }
-        let pause = Duration::from_millis(200) * 2u32.pow(attempt - 1);
-        let pause = pause.mul_f64(rand::random_range(0.5..1.0)).max(wait.unwrap_or_default());
         tracing::debug!("an upload is repeated in {pause:?}: {:#}", refusal.error);
-        tokio::time::sleep(pause.min(Duration::from_secs(30))).await;
+        tokio::time::sleep(pause).await;
     }
+}
+
+/// How long to wait after `attempt` (from 1) failed; `None` if it would only fail again.
+pub(crate) fn pause(error: &Error, attempt: u32) -> Option<Duration> {
+    let Retry::Later(wait) = error.retry() else { return None };
+    let pause = (Duration::from_millis(200) * 2u32.pow(attempt - 1)).mul_f64(rand::random_range(0.5..1.0));
+    Some(pause.max(wait.unwrap_or_default()).min(Duration::from_secs(30)))
 }
 
 /// Writes an object in one request.

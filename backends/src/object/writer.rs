@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::Shared;
 use super::task::Task;
-use super::upload::{Upload, condition_header, part_size, put};
+use super::upload::{ATTEMPTS, Upload, condition_header, part_size, pause, put};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::FileWriter;
 use crate::metadata::Metadata;
@@ -22,7 +22,7 @@ pub(crate) fn create(shared: &Arc<Shared>, path: &FsPath, options: CreateOptions
     condition_header(&options.condition)?;
     let (worker, name) = (Arc::clone(shared), path.clone());
     // Known before the first part is full, so that it costs the writer no time.
-    let probe = Task::spawn(&shared.wire, async move { worker.is_dir(&name).await });
+    let probe = Task::spawn(&shared.wire, async move { probe(&worker, &name).await });
     Ok(S3Writer {
         shared: Arc::clone(shared),
         path: path.clone(),
@@ -33,6 +33,23 @@ pub(crate) fn create(shared: &Arc<Shared>, path: &FsPath, options: CreateOptions
         upload: None,
         failed: false,
     })
+}
+
+/// Whether a directory has the name. Repeated here, like all requests of an upload: nobody above can.
+async fn probe(shared: &Shared, path: &FsPath) -> Result<bool> {
+    let mut attempt = 1;
+    loop {
+        match shared.is_dir(path).await {
+            Err(e)
+                if attempt < ATTEMPTS
+                    && let Some(pause) = pause(&e, attempt) =>
+            {
+                tokio::time::sleep(pause).await
+            }
+            other => return other,
+        }
+        attempt += 1;
+    }
 }
 
 fn is_a_directory() -> Error {

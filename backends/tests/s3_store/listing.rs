@@ -135,3 +135,15 @@ async fn lists_and_heads_say_the_same() {
     assert_eq!(entry.metadata, fs.stat(&entry.path).await.unwrap());
     assert_eq!(entry.metadata.modified, Some(std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l1_endless_promises_end() {
+    let lab = lab();
+    fill(&lab);
+    lab.fault(Rule::on(Op::ListObjectsV2, Fault::ListEmptyPage));
+    let fs = fs(&lab).await;
+    for result in [list(&fs, "d", false).await.map(drop), fs.stat(&p("d")).await.map(drop)] {
+        assert_eq!(kind(result), ErrorKind::Corrupt);
+    }
+    assert!(lab.counters().lists() <= 2_002);
+}

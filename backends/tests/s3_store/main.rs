@@ -4,6 +4,7 @@ mod credentials;
 mod faults;
 mod listing;
 mod names;
+mod network;
 mod reads;
 mod refusals;
 mod writes;

@@ -15,6 +15,9 @@ use crate::metadata::{Metadata, Version};
 /// A thousand keys of a kilobyte, each byte percent-encoded, with everything around them.
 const PAGE_LIMIT: usize = 8 * 1024 * 1024;
 
+/// Stores show a few empty pages where many keys were deleted; nobody shows this many.
+const EMPTY_LIMIT: u32 = 1000;
+
 /// Which keys a listing covers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Query {
@@ -74,20 +77,36 @@ impl Wire {
         Ok(page)
     }
 
+    /// The first line of a listing. Empty pages that promise more are legal: they are passed over.
+    pub(crate) async fn first(self: &Arc<Self>, query: &Query) -> Result<Option<Item>, Refusal> {
+        let mut token = None;
+        for empty in 0.. {
+            check_progress(empty)?;
+            let page = self.list(query, token.as_deref()).await?;
+            if let Some(item) = page.items.into_iter().next() {
+                return Ok(Some(item));
+            }
+            token = page.next;
+            if token.is_none() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether any key begins with `prefix`.
     pub(crate) async fn any_with_prefix(self: &Arc<Self>, prefix: &str) -> Result<bool, Refusal> {
         let query = Query { prefix: prefix.to_owned(), page_size: Some(1), ..Query::default() };
-        let mut token = None;
-        // An empty page that promises more is legal; each one must bring a new token.
-        loop {
-            let page = self.list(&query, token.as_deref()).await?;
-            match page.next {
-                _ if !page.items.is_empty() => return Ok(true),
-                None => return Ok(false),
-                next => token = next,
-            }
-        }
+        Ok(self.first(&query).await?.is_some())
     }
+}
+
+/// Ends a listing that only ever promises more, after `empty` pages in a row with nothing in them.
+///
+/// # Errors
+/// `Corrupt`.
+pub(crate) fn check_progress(empty: u32) -> Result<()> {
+    if empty < EMPTY_LIMIT { Ok(()) } else { Err(malformed("promises more and more and never gives any")) }
 }
 
 /// Reads a page.

@@ -62,8 +62,9 @@ pub(crate) fn malformed(what: &str) -> Error {
 
 /// `text` as XML character data; `None` if XML 1.0 cannot say it (most control characters).
 pub(crate) fn escape(text: &str) -> Option<Cow<'_, str>> {
-    let plain = |c: char| {
-        !matches!(c, '&' | '<' | '>' | '"' | '\'') && (c >= ' ' && c < '\u{fffe}' || c > '\u{ffff}')
+    let plain = |c: char| match c {
+        '&' | '<' | '>' | '"' | '\'' | '\u{fffe}' | '\u{ffff}' => false,
+        _ => c >= ' ',
     };
     if text.chars().all(plain) {
         return Some(Cow::Borrowed(text));
