@@ -18,7 +18,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const COMMAND_LINE_ONLY: &[&str] = &["clap", "clap_complete", "indicatif", "tracing-subscriber"];
 
 fn cargo(args: &[&str]) -> String {
-    let out = Command::new(env!("CARGO")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let out =
+        Command::new(env!("CARGO")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(out.status.success(), "cargo {args:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
@@ -47,7 +48,17 @@ fn dependencies_run_one_way() {
 #[test]
 fn the_library_does_not_carry_the_command_line() {
     let tree = cargo(&[
-        "tree", "--offline", "-p", "nearfs", "--no-default-features", "-e", "normal", "--prefix", "none", "-f", "{p}",
+        "tree",
+        "--offline",
+        "-p",
+        "nearfs",
+        "--no-default-features",
+        "-e",
+        "normal",
+        "--prefix",
+        "none",
+        "-f",
+        "{p}",
     ]);
     let found: BTreeSet<&str> = tree.lines().filter_map(|l| l.split(' ').next()).collect();
     assert!(found.contains("nearfs-cache"), "the tree is not that of the library: {tree}");

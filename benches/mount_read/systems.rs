@@ -35,15 +35,31 @@ impl System {
                 command.arg(dir).args(args);
             }
             System::Rclone => {
-                let venv = std::env::var("NEARFS_TEST_VENV").expect("NEARFS_TEST_VENV names the tests' Python");
+                let venv =
+                    std::env::var("NEARFS_TEST_VENV").expect("NEARFS_TEST_VENV names the tests' Python");
                 command = Command::new(format!("{venv}/bin/rclone"));
                 command.args(["mount", &format!("lab:{bucket}")]).arg(dir).args([
-                    "--read-only", "--no-modtime", "--no-checksum", "--attr-timeout", "300s", "--dir-cache-time",
-                    "300s", "--poll-interval", "0", "--vfs-cache-mode", "off", "--config", "/dev/null",
+                    "--read-only",
+                    "--no-modtime",
+                    "--no-checksum",
+                    "--attr-timeout",
+                    "300s",
+                    "--dir-cache-time",
+                    "300s",
+                    "--poll-interval",
+                    "0",
+                    "--vfs-cache-mode",
+                    "off",
+                    "--config",
+                    "/dev/null",
                 ]);
                 for (key, value) in [
-                    ("TYPE", "s3"), ("PROVIDER", "Other"), ("ENDPOINT", &lab.endpoint()), ("ACCESS_KEY_ID", "a"),
-                    ("SECRET_ACCESS_KEY", "bbbbbbbb"), ("FORCE_PATH_STYLE", "true"),
+                    ("TYPE", "s3"),
+                    ("PROVIDER", "Other"),
+                    ("ENDPOINT", &lab.endpoint()),
+                    ("ACCESS_KEY_ID", "a"),
+                    ("SECRET_ACCESS_KEY", "bbbbbbbb"),
+                    ("FORCE_PATH_STYLE", "true"),
                 ] {
                     command.env(format!("RCLONE_CONFIG_LAB_{key}"), value);
                 }
@@ -152,8 +168,11 @@ impl Mounted {
         }
         let mut ours = BTreeSet::from([self.child.id()]);
         loop {
-            let more: Vec<u32> =
-                all.iter().filter(|(p, parent, _)| ours.contains(parent) && !ours.contains(p)).map(|p| p.0).collect();
+            let more: Vec<u32> = all
+                .iter()
+                .filter(|(p, parent, _)| ours.contains(parent) && !ours.contains(p))
+                .map(|p| p.0)
+                .collect();
             if more.is_empty() {
                 break;
             }
@@ -166,7 +185,13 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         for _ in 0..20 {
-            if !self.is_mounted() || Command::new("umount").arg(self.dir.path()).stderr(Stdio::null()).status().is_ok_and(|s| s.success()) {
+            if !self.is_mounted()
+                || Command::new("umount")
+                    .arg(self.dir.path())
+                    .stderr(Stdio::null())
+                    .status()
+                    .is_ok_and(|s| s.success())
+            {
                 break;
             }
             std::thread::sleep(Duration::from_millis(250));

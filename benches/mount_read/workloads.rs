@@ -77,13 +77,19 @@ impl Workload {
 
     pub fn describe(self) -> &'static str {
         match self {
-            Workload::Seq => "one reader of 1 GiB, cold; 30 ms, 90 MB/s per connection; plain client: 16 connections",
+            Workload::Seq => {
+                "one reader of 1 GiB, cold; 30 ms, 90 MB/s per connection; plain client: 16 connections"
+            }
             Workload::SeqCpu => "one reader of 1 GiB, cold; no latency model; plain client: 4 connections",
-            Workload::Small32 => "5000 x 100 KiB by 32 threads after find; 30 ms; plain client: 32 connections",
+            Workload::Small32 => {
+                "5000 x 100 KiB by 32 threads after find; 30 ms; plain client: 32 connections"
+            }
             Workload::Random8 => "random 128 KiB reads by 8 threads; 30 ms; plain client: 8 connections",
             Workload::First => "open to first 4 KiB of 1 GiB objects; 30 ms",
             Workload::Walk => "find and stat of 50 000 keys in 500 directories; 60 ms per LIST",
-            Workload::Handles => "500 handles of 2 GiB: 4 MiB each, then random 64 KiB for 20 s by 32 threads",
+            Workload::Handles => {
+                "500 handles of 2 GiB: 4 MiB each, then random 64 KiB for 20 s by 32 threads"
+            }
         }
     }
 
@@ -91,7 +97,9 @@ impl Workload {
         match self {
             Workload::Seq => "mb_s >= 1.4 x plain client, peak_mb < 315 (300 MiB)",
             Workload::SeqCpu => "mb_s >= 1.8 x s3fs and >= 2.5 x rclone, cpu_s_per_gb <= 0.65",
-            Workload::Small32 => "files_s >= 0.85 x plain client, gets_per_file <= 1.05, lists_per_file <= 0.02, heads 0",
+            Workload::Small32 => {
+                "files_s >= 0.85 x plain client, gets_per_file <= 1.05, lists_per_file <= 0.02, heads 0"
+            }
             Workload::Random8 => "reads_s >= 0.9 x plain client, bytes_ratio <= 1.25",
             Workload::First => "known_ms <= 33, cold_ms <= 185 (depth 5)",
             Workload::Walk => "lists <= 510, seconds < 5",
@@ -115,7 +123,8 @@ impl Workload {
         system == System::Nearfs
             || matches!(
                 (self, system),
-                (Workload::Seq | Workload::SeqCpu, _) | (Workload::Small32 | Workload::Random8, System::Rclone)
+                (Workload::Seq | Workload::SeqCpu, _)
+                    | (Workload::Small32 | Workload::Random8, System::Rclone)
             )
     }
 
@@ -221,7 +230,8 @@ fn next(state: u64) -> u64 {
 }
 
 fn small(lab: &Lab, mount: &Mounted, rep: u64) -> Figures {
-    let dirs: Vec<_> = fs::read_dir(mount.join("small")).expect("lists").map(|e| e.expect("an entry").path()).collect();
+    let dirs: Vec<_> =
+        fs::read_dir(mount.join("small")).expect("lists").map(|e| e.expect("an entry").path()).collect();
     let listed: usize = dirs.iter().map(|d| fs::read_dir(d).expect("lists").count()).sum();
     assert_eq!(listed, 5000);
     let lists = lab.counters().lists();
@@ -235,7 +245,9 @@ fn small(lab: &Lab, mount: &Mounted, rep: u64) -> Figures {
                 let mut data = Vec::with_capacity(SMALL as usize + 1);
                 while let Some(key) = keys.get(taken.fetch_add(1, Relaxed)) {
                     data.clear();
-                    File::open(mount.join(key)).and_then(|mut f| f.read_to_end(&mut data)).expect("the file reads");
+                    File::open(mount.join(key))
+                        .and_then(|mut f| f.read_to_end(&mut data))
+                        .expect("the file reads");
                     assert_eq!(data.len() as u64, SMALL, "{key}");
                     check(&data, 0, key);
                 }
@@ -309,8 +321,13 @@ fn first(mount: &Mounted) -> Figures {
 
 fn walk(lab: &Lab, mount: &Mounted) -> Figures {
     let start = Instant::now();
-    let out = std::process::Command::new("find").arg(mount.join("m")).args(["-type", "f"]).output().expect("find runs");
-    let paths: Vec<_> = String::from_utf8(out.stdout).expect("plain names").lines().map(str::to_owned).collect();
+    let out = std::process::Command::new("find")
+        .arg(mount.join("m"))
+        .args(["-type", "f"])
+        .output()
+        .expect("find runs");
+    let paths: Vec<_> =
+        String::from_utf8(out.stdout).expect("plain names").lines().map(str::to_owned).collect();
     assert_eq!(paths.len(), 50_000);
     let find = start.elapsed().as_secs_f64();
     for path in &paths {
@@ -329,7 +346,8 @@ fn walk(lab: &Lab, mount: &Mounted) -> Figures {
 
 fn handles(mount: &Mounted) -> Figures {
     let keys: Vec<String> = (0..500).map(|i| format!("many/h{i:03}")).collect();
-    let files: Vec<File> = keys.iter().map(|k| File::open(mount.join(k)).expect("the object opens")).collect();
+    let files: Vec<File> =
+        keys.iter().map(|k| File::open(mount.join(k)).expect("the object opens")).collect();
     let taken = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..32 {

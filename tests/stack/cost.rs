@@ -74,7 +74,10 @@ fn k2_small_random_reads_fetch_little_more_than_is_asked() {
     let file = File::open(mount.join("big")).unwrap();
     // As a data loader that knows what it does: no kernel readahead around random reads.
     // SAFETY: a plain system call on an open descriptor.
-    assert_eq!(unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&file), 0, 0, libc::POSIX_FADV_RANDOM) }, 0);
+    assert_eq!(
+        unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&file), 0, 0, libc::POSIX_FADV_RANDOM) },
+        0
+    );
     for threads in [1u64, 16] {
         lab.reset_counters();
         let per_thread = 800 / threads;
@@ -131,10 +134,14 @@ fn k3_names_cost_pages_of_listings_not_requests_each() {
     let mount = Mount::start(&lab, "s3://data", &["--metadata-ttl", "300s"]);
 
     lab.reset_counters();
-    let listed = fs::read_dir(mount.join("big")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).count();
+    let listed =
+        fs::read_dir(mount.join("big")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).count();
     assert_eq!(listed, 20_000);
     let counters = lab.counters();
-    assert!(counters.lists() <= 25 && counters.of(Op::HeadObject) <= 2, "list and stat of 20 000: {counters:?}");
+    assert!(
+        counters.lists() <= 25 && counters.of(Op::HeadObject) <= 2,
+        "list and stat of 20 000: {counters:?}"
+    );
 
     let mount = Mount::start(&lab, "s3://data", &["--metadata-ttl", "300s"]);
     lab.reset_counters();
@@ -252,7 +259,10 @@ fn l1_keys_that_come_and_go_between_pages_do_not_disturb_the_others() {
         paged(&mount).unwrap()
     });
     assert_eq!(untouched.difference(&names).count(), 0, "every untouched key is listed");
-    assert!(names.iter().all(|n| untouched.contains(n) || n.ends_with("new") || n.ends_with("07")), "{names:?}");
+    assert!(
+        names.iter().all(|n| untouched.contains(n) || n.ends_with("new") || n.ends_with("07")),
+        "{names:?}"
+    );
 }
 
 #[test]

@@ -96,10 +96,7 @@ fn replaced_while_open(change: impl Fn(&Lab), readers: usize) {
 fn b2_object_replaced_during_a_read() {
     for (new_size, readers) in [(64 << 20, 1), (64 << 20, 8), (1 << 20, 2)] {
         let lab_after = std::sync::Mutex::new(None);
-        replaced_while_open(
-            |lab| *lab_after.lock().unwrap() = Some(put(lab, "m.bin", new_size)),
-            readers,
-        );
+        replaced_while_open(|lab| *lab_after.lock().unwrap() = Some(put(lab, "m.bin", new_size)), readers);
         assert!(lab_after.into_inner().unwrap().is_some());
     }
 }
@@ -150,7 +147,10 @@ fn b3_absence_is_remembered_for_its_own_short_time() {
                     uploaded = Some(Instant::now());
                 }
                 if let Some(at) = uploaded {
-                    assert!(at.elapsed() < Duration::from_secs(4), "{name} is still absent 4 s after its upload");
+                    assert!(
+                        at.elapsed() < Duration::from_secs(4),
+                        "{name} is still absent 4 s after its upload"
+                    );
                 }
                 sleep(Duration::from_millis(100));
             }
@@ -166,7 +166,8 @@ fn b3_absence_is_remembered_for_its_own_short_time() {
 #[test]
 fn c3_stored_compression_is_never_undone() {
     let lab = lab();
-    let text: Vec<u8> = b"a text of one hundred thousand bytes\n".iter().cycle().take(100_000).copied().collect();
+    let text: Vec<u8> =
+        b"a text of one hundred thousand bytes\n".iter().cycle().take(100_000).copied().collect();
     let script = "import gzip,sys; sys.stdout.buffer.write(gzip.compress(sys.stdin.buffer.read()))";
     let mut gzip = std::process::Command::new("python3")
         .args(["-c", script])
@@ -227,7 +228,8 @@ fn walks_after_the_lifetime_show_new_keys_and_cost_lists_not_heads() {
         sleep(Duration::from_millis(2600));
         lab.reset_counters();
         assert_eq!(walk(), 1000, "one came and one went");
-        let names: Vec<_> = fs::read_dir(mount.join("tree/d0003")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(mount.join("tree/d0003")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert!(names.iter().any(|n| *n == *format!("new{round}.bin")));
         assert!(fs::metadata(mount.join(format!("tree/d0004/f{round:05}.bin"))).is_err());
         // Opens with expired attributes are covered by the renewed listing of their directory.
@@ -236,7 +238,10 @@ fn walks_after_the_lifetime_show_new_keys_and_cost_lists_not_heads() {
             read_stamped(&File::open(mount.join(&name)).unwrap(), &name, 0..4096).unwrap();
         }
         let counters = lab.counters();
-        assert!(counters.of(Op::HeadObject) <= 1, "a HEAD only for what a listing cannot answer: {counters:?}");
+        assert!(
+            counters.of(Op::HeadObject) <= 1,
+            "a HEAD only for what a listing cannot answer: {counters:?}"
+        );
         // 21 directories, and at most one refresh ahead of expiry for each.
         assert!(counters.lists() <= 45, "{counters:?}");
     }

@@ -30,9 +30,19 @@ pub fn nearfs(lab: &Lab) -> Command {
 pub fn isolate(command: &mut Command, lab: &Lab) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if ["AWS_", "NEARFS_", "XDG_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"]
-            .iter()
-            .any(|p| text.starts_with(p))
+        if [
+            "AWS_",
+            "NEARFS_",
+            "XDG_",
+            "http_proxy",
+            "https_proxy",
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "ALL_PROXY",
+            "all_proxy",
+        ]
+        .iter()
+        .any(|p| text.starts_with(p))
         {
             command.env_remove(&name);
         }

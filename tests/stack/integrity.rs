@@ -99,7 +99,11 @@ fn c2_empty_objects_are_empty_files() {
         let file = File::open(mount.join("empty")).unwrap();
         assert_eq!(file.read_at(&mut [0; 10], 0).unwrap(), 0);
         assert_eq!(file.read_at(&mut [0; 10], 1 << 20).unwrap(), 0);
-        assert_eq!(lab.key_counters(BUCKET, "empty").of(Op::GetObject), 0, "no bytes are asked of an empty object");
+        assert_eq!(
+            lab.key_counters(BUCKET, "empty").of(Op::GetObject),
+            0,
+            "no bytes are asked of an empty object"
+        );
         assert_eq!(fs::read(mount.join("one")).unwrap(), b"1");
     }
     let mount = Mount::bucket(&lab);
@@ -129,7 +133,10 @@ fn c4_arithmetic_at_the_end_of_the_object() {
             let n = file.read_at(&mut buf, at).unwrap();
             let expected = len.min(size.saturating_sub(at));
             // One pread may be cut at the kernel's request size, never before data that is there.
-            assert!(n as u64 == expected || (n > 0 && (n as u64) < expected), "{key}: {n} of {expected} at {at}");
+            assert!(
+                n as u64 == expected || (n > 0 && (n as u64) < expected),
+                "{key}: {n} of {expected} at {at}"
+            );
             stamp::verify(&buf[..n], at, stamp::key_id(key)).unwrap();
             assert!(buf[n..].iter().all(|b| *b == 0xee));
         };
@@ -148,7 +155,8 @@ fn c4_arithmetic_at_the_end_of_the_object() {
     for entry in lab.log().iter().filter(|r| r.op == Op::GetObject) {
         let size: u64 = entry.key[1..].parse().unwrap();
         if let Some(range) = &entry.range {
-            let start: u64 = range.strip_prefix("bytes=").unwrap().split('-').next().unwrap().parse().unwrap();
+            let start: u64 =
+                range.strip_prefix("bytes=").unwrap().split('-').next().unwrap().parse().unwrap();
             assert!(start < size, "{} asked for {range}", entry.key);
         }
     }

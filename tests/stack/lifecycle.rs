@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use nearfs_lab::{Fault, Op, Rule, stamp};
 use tempfile::TempDir;
 
-use crate::harness::{BUCKET, Detach, Mount, is_mounted, lab, nearfs, output, read_stamped, run, signal, wait, within};
+use crate::harness::{
+    BUCKET, Detach, Mount, is_mounted, lab, nearfs, output, read_stamped, run, signal, wait, within,
+};
 
 fn sleeper_inside(mount: &Mount) -> Child {
     Command::new("sleep").arg("60").current_dir(mount.path()).stdin(Stdio::null()).spawn().unwrap()
@@ -29,8 +31,12 @@ fn m1_a_dead_daemon_is_replaced_by_the_next_start() {
         assert!(wait(mount.daemon(), Duration::from_secs(5)).is_some());
         for file in files.iter() {
             let file = file.try_clone().unwrap();
-            let error = within(Duration::from_secs(5), move || file.read_at(&mut [0; 100], 5 << 20)).unwrap_err();
-            assert!(matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::ECONNABORTED)), "{error}");
+            let error =
+                within(Duration::from_secs(5), move || file.read_at(&mut [0; 100], 5 << 20)).unwrap_err();
+            assert!(
+                matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::ECONNABORTED)),
+                "{error}"
+            );
         }
         let holders = if busy { Some(files) } else { None };
         // No manual step: the same command on the same directory.
@@ -212,7 +218,10 @@ fn an_fstab_line_mounts_with_mount_a() {
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"hello");
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let entry = mounts.lines().find(|l| l.split(' ').nth(1) == dir.path().to_str()).unwrap();
-    assert!(entry.starts_with("s3://data ") && entry.contains(" fuse.nearfs ") && entry.contains("allow_other"), "{entry}");
+    assert!(
+        entry.starts_with("s3://data ") && entry.contains(" fuse.nearfs ") && entry.contains("allow_other"),
+        "{entry}"
+    );
     let seen = run(Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"])
         .arg(dir.path().join("file")));
@@ -223,6 +232,9 @@ fn an_fstab_line_mounts_with_mount_a() {
     line("ro,metadata_tll=5s");
     let out = mount_a();
     let text = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && text.contains("metadata_tll") && text.contains("metadata-ttl"), "{text}");
+    assert!(
+        !out.status.success() && text.contains("metadata_tll") && text.contains("metadata-ttl"),
+        "{text}"
+    );
     assert!(!is_mounted(dir.path()));
 }

@@ -28,7 +28,11 @@ fn walk(dir: &Path) -> BTreeSet<String> {
             let path = entry.path();
             let relative = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
             // What readdir says and what stat says must agree.
-            assert_eq!(entry.file_type().unwrap().is_dir(), fs::metadata(&path).unwrap().is_dir(), "{relative}");
+            assert_eq!(
+                entry.file_type().unwrap().is_dir(),
+                fs::metadata(&path).unwrap().is_dir(),
+                "{relative}"
+            );
             if path.is_dir() { go(root, &path, found) } else { assert!(found.insert(relative)) }
         }
     }
@@ -54,7 +58,8 @@ fn a1_a_file_and_a_directory_of_the_same_name() {
         }
         put("out-a", 1);
         put("outer/y", 1);
-        let mount = Mount::start(&lab, &format!("s3://{BUCKET}"), &["--metadata-ttl", "1s", "--negative-ttl", "1s"]);
+        let mount =
+            Mount::start(&lab, &format!("s3://{BUCKET}"), &["--metadata-ttl", "1s", "--negative-ttl", "1s"]);
         for round in 0..20 {
             assert_eq!(names(mount.path()), ["out", "out-a", "outer"], "round {round}");
             assert!(fs::metadata(mount.join("out")).unwrap().is_dir());
@@ -148,10 +153,30 @@ fn a3_directories_that_exist_only_as_key_prefixes() {
 fn a5_pattern_characters_and_every_legal_byte_are_literal() {
     let lab = lab();
     let keys: Vec<&[u8]> = vec![
-        b"run[1].tar", b"run1.tar", b"a*b", b"ab", b"w?z", b"p{2}q", b"(x)^$.bin", b"back\\slash", b"per%20cent",
-        b"a b", b"a+b", b"tab\there", b"new\nline", b"\x01control\x7f", "caf\u{e9}".as_bytes(),
-        "cafe\u{301}".as_bytes(), "emoji \u{1f642}".as_bytes(), b"quote\"'&<>", b"#hash?query=1;x", b"~tilde", b"@:,=",
-        b" leading and trailing ", b"-dash", b".hidden",
+        b"run[1].tar",
+        b"run1.tar",
+        b"a*b",
+        b"ab",
+        b"w?z",
+        b"p{2}q",
+        b"(x)^$.bin",
+        b"back\\slash",
+        b"per%20cent",
+        b"a b",
+        b"a+b",
+        b"tab\there",
+        b"new\nline",
+        b"\x01control\x7f",
+        "caf\u{e9}".as_bytes(),
+        "cafe\u{301}".as_bytes(),
+        "emoji \u{1f642}".as_bytes(),
+        b"quote\"'&<>",
+        b"#hash?query=1;x",
+        b"~tilde",
+        b"@:,=",
+        b" leading and trailing ",
+        b"-dash",
+        b".hidden",
     ];
     for key in &keys {
         lab.put(BUCKET, key, [b"content of ", *key].concat());

@@ -36,14 +36,20 @@ fn source() -> Source {
         let class_dir = root.join(format!("train/class {class}"));
         fs::create_dir_all(&class_dir).unwrap();
         for i in 0..40 {
-            fs::write(class_dir.join(format!("img_{i:03}.jpg")), bytes(class * 100 + i, 1000 + 997 * i as usize)).unwrap();
+            fs::write(
+                class_dir.join(format!("img_{i:03}.jpg")),
+                bytes(class * 100 + i, 1000 + 997 * i as usize),
+            )
+            .unwrap();
         }
     }
     fs::write(root.join("empty"), b"").unwrap();
     fs::write(root.join("große Datei é+%2B.bin"), bytes(7, 3 << 20)).unwrap();
     fs::write(root.join("shard.bin"), bytes(8, (20 << 20) + 123)).unwrap();
-    run(Command::new("python3").arg("-c").arg(
-        "import sys, zipfile, sqlite3, os\n\
+    run(Command::new("python3")
+        .arg("-c")
+        .arg(
+            "import sys, zipfile, sqlite3, os\n\
          r = sys.argv[1]\n\
          z = zipfile.ZipFile(r + '/a.zip', 'w', zipfile.ZIP_DEFLATED)\n\
          [z.writestr(f'm{i}.txt', f'member {i} ' * (i * 50)) for i in range(200)]\n\
@@ -52,7 +58,8 @@ fn source() -> Source {
          d.execute('create table t (i integer primary key, s text)')\n\
          d.executemany('insert into t values (?, ?)', ((i, 'row %d' % i) for i in range(20000)))\n\
          d.commit(); d.close()\n",
-    ).arg(root));
+        )
+        .arg(root));
     fs::copy("/bin/ls", root.join("tool")).unwrap();
     let lab = lab();
     upload(&lab, root, root);
@@ -92,7 +99,11 @@ fn shell_tools_see_the_source() {
     same(&source, &mount, "find . -type f -print0 | sort -z | xargs -0 sha256sum");
     same(&source, &mount, "tar c --sort=name --mtime=@0 --owner=0 --group=0 --mode=0 . | sha256sum");
     same(&source, &mount, "du -ab --apparent-size train | grep jpg | sort");
-    same(&source, &mount, "head -c 1000000 shard.bin | sha256sum; tail -c 1000 shard.bin | sha256sum; wc -c < empty");
+    same(
+        &source,
+        &mount,
+        "head -c 1000000 shard.bin | sha256sum; tail -c 1000 shard.bin | sha256sum; wc -c < empty",
+    );
     same(&source, &mount, "dd if=shard.bin bs=64k iflag=direct status=none | sha256sum");
 
     let copy = TempDir::new().unwrap();
@@ -128,7 +139,8 @@ fn python_reads_through_mmap_numpy_zip_and_sqlite() {
         \x20   open(r + '/new', 'wb')\n\
         except OSError as e:\n\
         \x20   print('new', e.errno if r != sys.argv[2] else 30)\n";
-    let venv = std::env::var("NEARFS_TEST_VENV").expect("NEARFS_TEST_VENV names the tests' Python (tests/run sets it)");
+    let venv = std::env::var("NEARFS_TEST_VENV")
+        .expect("NEARFS_TEST_VENV names the tests' Python (tests/run sets it)");
     let python = |root: &Path| {
         run(Command::new(format!("{venv}/bin/python")).arg("-c").arg(script).arg(root).arg(source.dir.path()))
     };
@@ -175,7 +187,8 @@ fn a_program_runs_from_the_mount() {
 fn rclone_check_agrees_with_the_store() {
     let source = source();
     let mount = Mount::bucket(&source.lab);
-    let venv = std::env::var("NEARFS_TEST_VENV").expect("NEARFS_TEST_VENV names the tests' Python (tests/run sets it)");
+    let venv = std::env::var("NEARFS_TEST_VENV")
+        .expect("NEARFS_TEST_VENV names the tests' Python (tests/run sets it)");
     let mut rclone = Command::new(format!("{venv}/bin/rclone"));
     isolate(&mut rclone, &source.lab);
     let remote: BTreeMap<&str, String> = BTreeMap::from([
@@ -189,7 +202,10 @@ fn rclone_check_agrees_with_the_store() {
     for (key, value) in remote {
         rclone.env(format!("RCLONE_CONFIG_LAB_{key}"), value);
     }
-    rclone.env("RCLONE_CONFIG", "/dev/null").args(["check", "--download", &format!("lab:{BUCKET}")]).arg(mount.path());
+    rclone
+        .env("RCLONE_CONFIG", "/dev/null")
+        .args(["check", "--download", &format!("lab:{BUCKET}")])
+        .arg(mount.path());
     let out = output(&mut rclone);
     let text = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{text}");

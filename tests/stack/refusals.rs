@@ -38,8 +38,11 @@ fn d1_busy_is_never_reported_as_not_there() {
                 scope.spawn(|| {
                     loop {
                         let i = next.fetch_add(1, Relaxed);
-                        let Some(key) = keys.get(i * 37 % keys.len()).filter(|_| i < keys.len()) else { break };
-                        let data = read(mount.join(key)).unwrap_or_else(|e| panic!("{key} under {fault:?}: {e}"));
+                        let Some(key) = keys.get(i * 37 % keys.len()).filter(|_| i < keys.len()) else {
+                            break;
+                        };
+                        let data =
+                            read(mount.join(key)).unwrap_or_else(|e| panic!("{key} under {fault:?}: {e}"));
                         assert_eq!(data.len(), 256 << 10);
                         stamp::verify(&data, 0, stamp::key_id(key)).unwrap();
                     }
@@ -54,7 +57,8 @@ fn d1_busy_is_never_reported_as_not_there() {
 fn d1_heads_that_fail_for_a_while_are_errors_or_waits_never_absence() {
     let lab = lab();
     let keys = lab.tree(BUCKET, "shards", 2, 10, 4096);
-    let mount = Mount::start(&lab, "s3://data", &["--metadata-ttl", "0", "--negative-ttl", "1h", "--deadline", "3s"]);
+    let mount =
+        Mount::start(&lab, "s3://data", &["--metadata-ttl", "0", "--negative-ttl", "1h", "--deadline", "3s"]);
     let id = lab.fault(Rule::on(Op::HeadObject, Fault::status(503)).or(Op::ListObjectsV2));
     let start = Instant::now();
     for key in &keys[..3] {

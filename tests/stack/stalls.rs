@@ -98,7 +98,8 @@ fn e1_a_slow_listing_does_not_hang_other_calls() {
         let key = format!("t/d0001/f{i:05}.bin");
         read_whole(mount.join(&key), &key, Duration::from_secs(3)).unwrap();
     }
-    let error = within(Duration::from_secs(20), move || listing.join().unwrap()).expect_err("a listing has a deadline");
+    let error = within(Duration::from_secs(20), move || listing.join().unwrap())
+        .expect_err("a listing has a deadline");
     assert!(matches!(error.raw_os_error(), Some(libc::ETIMEDOUT | libc::EIO)), "{error}");
 }
 
