@@ -12,6 +12,7 @@ mod error;
 mod ext;
 mod file;
 mod fs;
+pub mod interop;
 pub mod io;
 pub mod layer;
 mod local;

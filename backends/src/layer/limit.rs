@@ -408,7 +408,8 @@ mod tests {
         let limit = Limit::new(4, "data");
         let mut open = Vec::new();
         for i in 0..40 {
-            let place = limit.take(&path(&format!("f{}", i % 3)), Duration::ZERO);
+            let name = path(&format!("f{}", i % 3));
+            let place = limit.take(&name, Duration::ZERO);
             let place =
                 tokio::time::timeout(Duration::from_secs(4), place).await.expect("a place for every stream");
             place.reader_moves();

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -119,11 +120,11 @@ impl FileSystem for PrefixLayer {
 
     fn delete(&self, paths: BoxStream<'static, FsPath>) -> BoxStream<'static, (FsPath, Result<()>)> {
         // The store must not be asked to delete the directory itself: the root is answered here, in passing.
-        let (roots, answers) = futures::channel::mpsc::unbounded();
+        let (roots, mut answers) = futures::channel::mpsc::unbounded();
         let prefix = self.prefix.clone();
         let inside = paths.filter_map(move |path| {
             if path.is_root() {
-                // The receiver lives in the same stream as the sender; a failure means nobody listens any more.
+                // The receiver lives in the stream that is polled; a failure means nobody listens any more.
                 let _ = roots.unbounded_send((path, Err(root_error(ErrorKind::IsADirectory, "delete"))));
                 return future::ready(None);
             }
@@ -135,7 +136,18 @@ impl FileSystem for PrefixLayer {
             let result = result.map_err(|e| e.with_path(&outer));
             (outer, result)
         });
-        stream::select(deleted, answers).boxed()
+        let mut deleted = Some(deleted);
+        stream::poll_fn(move |cx| {
+            let polled = deleted.as_mut().map(|d| d.poll_next_unpin(cx));
+            match polled {
+                Some(Poll::Ready(Some(item))) => return Poll::Ready(Some(item)),
+                // With the stream goes the sender, so that the answers end too.
+                Some(Poll::Ready(None)) => deleted = None,
+                Some(Poll::Pending) | None => {}
+            }
+            answers.poll_next_unpin(cx)
+        })
+        .boxed()
     }
 
     async fn rename(&self, from: &FsPath, to: &FsPath, options: CopyOptions) -> Result<()> {

@@ -56,7 +56,7 @@ proptest! {
             match step {
                 Step::Read(n) => {
                     let mut expected = vec![0; n];
-                    let n = fill(|buf| cursor.read(buf), &mut expected);
+                    let n = fill(|buf| Read::read(&mut cursor, buf), &mut expected);
                     let mut found = vec![0; expected.len()];
                     let m = fill(|buf| runtime.block_on(asynchronous.read(buf)), &mut found);
                     prop_assert_eq!(&found[..m], &expected[..n]);
@@ -64,7 +64,7 @@ proptest! {
                     prop_assert_eq!(&found[..m], &expected[..n]);
                 }
                 Step::Seek(to) => {
-                    let expected = cursor.seek(to).ok();
+                    let expected = Seek::seek(&mut cursor, to).ok();
                     prop_assert_eq!(runtime.block_on(asynchronous.seek(to)).ok(), expected);
                     prop_assert_eq!(blocking.seek(to).ok(), expected);
                     prop_assert_eq!(asynchronous.position(), cursor.position());
