@@ -97,6 +97,12 @@ impl CachedFileSystem {
         self.engine.file(path, metadata)
     }
 
+    /// Bytes of the file `path`, at the version that `metadata` names, that are in memory now. Not a use of the file:
+    /// nothing is fetched or kept because of it.
+    pub fn cached_bytes(&self, path: &FsPath, metadata: &Metadata) -> u64 {
+        self.engine.cached_bytes(path, metadata)
+    }
+
     /// What the cache did and holds now.
     pub fn stats(&self) -> CacheStats {
         self.engine.stats()

@@ -127,6 +127,12 @@ impl Engine {
         (blocks.is_untouched() && !blocks.seen.load(Ordering::Acquire)).then_some(blocks)
     }
 
+    /// Bytes of the file that are in memory.
+    pub(crate) fn cached_bytes(&self, path: &FsPath, metadata: &Metadata) -> u64 {
+        let blocks = FileKey::new(path, metadata).and_then(|key| self.files.get(&key).map(|b| Arc::clone(&b)));
+        blocks.map_or(0, |blocks| blocks.held())
+    }
+
     pub(crate) fn file_id(&self, key: Option<&FileKey>) -> u64 {
         let mut hasher = std::hash::DefaultHasher::new();
         match key {

@@ -2,29 +2,26 @@
 //! the spot what needs no waiting, spawns the rest with the reply that it owns, and sends replies. What the calls
 //! mean is in `ops`.
 
+mod reply;
+
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use bytes::Bytes;
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nearfs_backends::{Error, Result, Spawner};
-use parking_lot::Mutex;
 
+use self::reply::{Fail, Slot, file_attr, send_bytes, send_entry, send_opened_dir, send_value};
 use crate::counters::Op;
 use crate::failures::Subject;
-use crate::interrupt::Pending;
-use crate::ops::attr::Attr;
-use crate::ops::dir::{EntrySink, NameSink, OpenedDir};
-use crate::ops::lookup::Entry;
 use crate::options::OpenMode;
 use crate::vfs::{Now, Vfs};
 
@@ -55,7 +52,7 @@ impl Adapter {
         R: Fail + Send + 'static,
         T: Send + 'static,
     {
-        let slot = Arc::new(Slot(Mutex::new(Some(reply))));
+        let slot = Arc::new(Slot::new(reply));
         let registered = self.vfs.in_flight.register(op, request.pid(), slot.clone(), subject);
         let id = registered.id();
         let vfs = Arc::clone(&self.vfs);
@@ -87,130 +84,6 @@ fn fail(vfs: &Vfs, op: Op, reply: impl Fail, error: &Error) {
         vfs.counters.error(op);
     }
     reply.fail(errno);
-}
-
-/// A reply that somebody sends: the task that does the work or the scanner, whoever takes it first.
-struct Slot<R>(Mutex<Option<R>>);
-
-impl<R> Slot<R> {
-    fn take(&self) -> Option<R> {
-        self.0.lock().take()
-    }
-}
-
-impl<R: Fail + Send> Pending for Slot<R> {
-    fn fail(&self, errno: i32) -> bool {
-        self.take().map(|reply| reply.fail(errno)).is_some()
-    }
-}
-
-/// A reply that can be an error.
-trait Fail {
-    fn fail(self, errno: i32);
-}
-
-macro_rules! fail {
-    ($($reply:ty),*) => {
-        $(impl Fail for $reply {
-            fn fail(self, errno: i32) {
-                self.error(Errno::from_i32(errno));
-            }
-        })*
-    };
-}
-
-fail!(
-    ReplyAttr,
-    ReplyCreate,
-    ReplyData,
-    ReplyDirectory,
-    ReplyDirectoryPlus,
-    ReplyEmpty,
-    ReplyEntry,
-    ReplyIoctl,
-    ReplyOpen,
-    ReplyWrite,
-    ReplyXattr
-);
-
-fn file_attr(attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(attr.ino),
-        size: attr.size,
-        blocks: attr.blocks(),
-        atime: attr.modified,
-        mtime: attr.modified,
-        ctime: attr.modified,
-        crtime: attr.modified,
-        kind: if attr.is_dir { FileType::Directory } else { FileType::RegularFile },
-        perm: attr.mode,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-/// An entry with inode 0: "there is no such name", to be believed for a while.
-fn absent() -> FileAttr {
-    let attr = Attr {
-        ino: 0,
-        is_dir: false,
-        size: 0,
-        modified: SystemTime::UNIX_EPOCH,
-        mode: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-    };
-    file_attr(&attr)
-}
-
-fn send_entry(reply: ReplyEntry, entry: &Entry) {
-    match entry {
-        Entry::Inode(attr, attr_ttl, entry_ttl) => {
-            reply.entry_with_ttls(attr_ttl, entry_ttl, &file_attr(attr), GENERATION);
-        }
-        Entry::Absent(Duration::ZERO) => reply.fail(libc::ENOENT),
-        Entry::Absent(ttl) => reply.entry(ttl, &absent(), GENERATION),
-    }
-}
-
-fn send_bytes(vfs: &Vfs, reply: ReplyData, bytes: &Bytes) {
-    vfs.counters.read(bytes.len());
-    reply.data(bytes);
-}
-
-fn send_opened_dir(reply: ReplyOpen, opened: OpenedDir) {
-    let mut flags = FopenFlags::empty();
-    flags.set(FopenFlags::FOPEN_CACHE_DIR, opened.may_copy);
-    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_copy);
-    reply.opened(FileHandle(opened.handle), flags);
-}
-
-/// Answers a request for the value of an attribute of `size` bytes at most (0: only its length is asked for).
-fn send_value(reply: ReplyXattr, size: u32, value: &[u8]) {
-    match u32::try_from(value.len()) {
-        Ok(len) if size == 0 => reply.size(len),
-        Ok(len) if len <= size => reply.data(value),
-        _ => reply.fail(libc::ERANGE),
-    }
-}
-
-impl NameSink for ReplyDirectory {
-    fn add(&mut self, ino: u64, next: u64, is_dir: bool, name: &[u8]) -> bool {
-        let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
-        ReplyDirectory::add(self, INodeNo(ino), next, kind, OsStr::from_bytes(name))
-    }
-}
-
-impl EntrySink for ReplyDirectoryPlus {
-    fn add(&mut self, attr: &Attr, ttl: Duration, next: u64, name: &[u8]) -> bool {
-        let name = OsStr::from_bytes(name);
-        ReplyDirectoryPlus::add(self, INodeNo(attr.ino), next, name, &ttl, &file_attr(attr), GENERATION)
-    }
 }
 
 impl fuser::Filesystem for Adapter {

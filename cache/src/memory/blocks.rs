@@ -343,6 +343,11 @@ impl FileBlocks {
         self.map.lock().is_empty()
     }
 
+    /// Bytes of it that are in memory.
+    pub(crate) fn held(&self) -> u64 {
+        self.map.lock().held()
+    }
+
     /// The first part of `range` that nobody has.
     pub(crate) fn gap(&self, range: Range<u64>) -> Option<Range<u64>> {
         self.map.lock().first_gap(range::clamp(range, self.size()))

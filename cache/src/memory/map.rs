@@ -148,6 +148,11 @@ impl ExtentMap {
         flights
     }
 
+    /// Bytes that are in memory.
+    pub(crate) fn held(&self) -> u64 {
+        self.slots.values().map(|slot| u64::from(slot.extent.filled())).sum()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

@@ -143,6 +143,9 @@ fn extended_attributes_tell_version_and_url() {
     assert_eq!(get("d/f", "user.nearfs.version").unwrap(), version);
     assert!(get("d/f", "user.nearfs.url").unwrap().ends_with("/d/f"));
     assert!(get("d", "user.nearfs.url").unwrap().ends_with("/d"));
+    assert_eq!(get("d/f", "user.nearfs.cached").unwrap(), "0");
+    assert_eq!(std::fs::read(rig.at("d/f")).unwrap(), b"x");
+    assert_eq!(get("d/f", "user.nearfs.cached").unwrap(), "1");
     assert_eq!(get("d", "user.nearfs.version"), Err(rustix::io::Errno::NODATA));
     assert_eq!(get("d/f", "user.other"), Err(rustix::io::Errno::NODATA));
     let mut short = [0u8; 2];
