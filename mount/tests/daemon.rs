@@ -1,7 +1,8 @@
 //! Mounts of other processes: ones that die, hang, or belong to a user without rights.
 //!
-//! This program is its own daemon: `daemon serve DIR` mounts on DIR and serves until its standard input ends. Without
-//! arguments, or with names to choose by, it runs the tests.
+//! This program is its own daemon: `daemon serve DIR` mounts on DIR and serves until its standard input ends (with
+//! `stall`, all but the names in the root hangs). `daemon hang PATH` reads PATH in a thread that is not the process's
+//! first. Without arguments, or with names to choose by, it runs the tests.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -11,6 +12,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nearfs_backends::layer::{Fault, FaultAction, FaultLayer, Operation};
 use nearfs_backends::{ErrorKind, FileSystemExt, FsPath, MemoryFileSystem, Spawner};
 use nearfs_cache::{CacheConfig, CachedFileSystem};
 use nearfs_mount::{
@@ -19,25 +21,35 @@ use nearfs_mount::{
 use tokio::runtime::Runtime;
 
 const SOON: Duration = Duration::from_secs(20);
+/// What a killed caller may take: one second is promised, the machine may be busy.
+const KILLED: Duration = Duration::from_secs(3);
+/// Of calls into a stalled daemon.
+const DEADLINE: Duration = Duration::from_secs(8);
 /// A user without rights; Debian's `nobody`.
 const NOBODY: u32 = 65534;
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 8] = [
     ("m1_the_daemon_dies", m1_the_daemon_dies),
     ("a_daemon_that_hangs_is_seen_and_can_be_ended", a_daemon_that_hangs_is_seen_and_can_be_ended),
     ("a_user_mounts_through_the_helper", a_user_mounts_through_the_helper),
     ("a_user_may_let_others_in_only_if_allowed", a_user_may_let_others_in_only_if_allowed),
     ("an_ordered_stop_exits_with_success", an_ordered_stop_exits_with_success),
+    ("a_caller_that_is_not_the_first_thread_is_freed", a_caller_that_is_not_the_first_thread_is_freed),
+    ("a_caller_in_a_pid_namespace_below_is_freed", a_caller_in_a_pid_namespace_below_is_freed),
+    (
+        "a_daemon_that_cannot_see_its_callers_ends_them_by_the_deadline_only",
+        unseen_callers_end_by_the_deadline_only,
+    ),
 ];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [verb, dir, options @ ..] = args.as_slice()
-        && verb == "serve"
-    {
-        return serve(Path::new(dir), options.iter().any(|o| o == "allow_other"));
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["serve", dir, options @ ..] => return serve(Path::new(dir), options),
+        ["hang", path] => return hang(Path::new(path)),
+        _ => {}
     }
     let chosen: Vec<_> = args.iter().filter(|a| !a.starts_with('-')).collect();
     let mut failed = 0;
@@ -57,18 +69,40 @@ fn content() -> Vec<u8> {
 }
 
 fn start(dir: &Path, options: MountOptions) -> nearfs_backends::Result<(Runtime, MountSession)> {
+    start_with(dir, options, false)
+}
+
+fn start_with(
+    dir: &Path,
+    options: MountOptions,
+    stall: bool,
+) -> nearfs_backends::Result<(Runtime, MountSession)> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let memory = MemoryFileSystem::new();
-    let file = FsPath::parse("d/file")?;
-    runtime.block_on(memory.write(&file, content().into()))?;
+    for name in ["d/file", "known"] {
+        runtime.block_on(memory.write(&FsPath::parse(name)?, content().into()))?;
+    }
     let spawner = Spawner::new(runtime.handle().clone());
-    let fs = CachedFileSystem::new(Arc::new(memory), CacheConfig::default(), spawner.clone());
+    let store = FaultLayer::new(Arc::new(memory));
+    let fs = CachedFileSystem::new(Arc::new(store.clone()), CacheConfig::default(), spawner.clone());
+    runtime.block_on(fs.lookup(&FsPath::parse("known")?))?;
+    if stall {
+        for operation in [Operation::Stat, Operation::List, Operation::Open, Operation::Read] {
+            store.inject(Fault::on(operation, FaultAction::Stall(0)));
+        }
+    }
     let session = Mount::start(fs, dir, options, spawner)?;
     Ok((runtime, session))
 }
 
-fn serve(dir: &Path, allow_other: bool) -> ExitCode {
-    match start(dir, MountOptions { allow_other, ..Default::default() }) {
+fn serve(dir: &Path, options: &[&str]) -> ExitCode {
+    let has = |name: &str| options.contains(&name);
+    let deadline = if has("stall") { DEADLINE } else { Duration::from_secs(60) };
+    match start_with(
+        dir,
+        MountOptions { allow_other: has("allow_other"), deadline, ..Default::default() },
+        has("stall"),
+    ) {
         Err(e) => {
             println!("failed: {e} (hint: {})", e.context("hint").unwrap_or("none"));
             ExitCode::FAILURE
@@ -88,6 +122,13 @@ fn serve(dir: &Path, allow_other: bool) -> ExitCode {
     }
 }
 
+/// Looks at `path` in a second thread and exits with the errno.
+fn hang(path: &Path) -> ExitCode {
+    let path = path.to_owned();
+    let looker = std::thread::spawn(move || errno(std::fs::metadata(path)).unwrap_or(0));
+    ExitCode::from(looker.join().unwrap_or(255) as u8)
+}
+
 /// A serving process; killed, and its mount taken away, when dropped.
 struct Daemon {
     child: Child,
@@ -98,10 +139,14 @@ struct Daemon {
 impl Daemon {
     fn start(dir: &Path, user: Option<u32>, options: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg("serve").arg(dir).args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(id) = user {
             command.uid(id).gid(id);
         }
+        Self::run(command, dir, options)
+    }
+
+    fn run(mut command: Command, dir: &Path, options: &[&str]) -> Self {
+        command.arg("serve").arg(dir).args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -114,15 +159,20 @@ impl Daemon {
     }
 
     fn wait(&mut self) -> Option<i32> {
-        let end = Instant::now() + SOON;
-        while Instant::now() < end {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return Some(status.code().unwrap_or(-1));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        None
+        ended(&mut self.child, SOON)
     }
+}
+
+/// The exit code of a process, -1 if a signal ended it; `None` if it has not ended within `limit`.
+fn ended(child: &mut Child, limit: Duration) -> Option<i32> {
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status.code().unwrap_or(-1));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
 }
 
 impl Drop for Daemon {
@@ -275,4 +325,75 @@ fn an_ordered_stop_exits_with_success() {
     drop(daemon.child.stdin.take());
     assert_eq!(daemon.wait(), Some(0), "in time, also with a file open");
     assert!(!mounted(&dir));
+}
+
+/// Starts a caller that hangs in a lookup.
+fn caller(mut command: Command, path: &Path) -> Child {
+    let mut child = command.arg("hang").arg(path).spawn().unwrap();
+    assert_eq!(ended(&mut child, Duration::from_millis(700)), None, "it hangs");
+    child
+}
+
+fn this_program() -> Command {
+    Command::new(std::env::current_exe().unwrap())
+}
+
+/// This program in a PID namespace of its own; it is killed when the process that waits for it is.
+fn this_program_in_a_pid_namespace() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
+    command
+}
+
+fn a_caller_that_is_not_the_first_thread_is_freed() {
+    let tmp = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(tmp.path(), None, &["stall"]);
+    assert_eq!(daemon.said, "ready");
+    let mut child = caller(this_program(), &tmp.path().join("unknown"));
+    child.kill().unwrap();
+    assert_eq!(ended(&mut child, KILLED), Some(-1));
+}
+
+fn a_caller_in_a_pid_namespace_below_is_freed() {
+    let tmp = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(tmp.path(), None, &["stall"]);
+    assert_eq!(daemon.said, "ready");
+    let mut child = caller(this_program_in_a_pid_namespace(), &tmp.path().join("unknown"));
+    // The processes in it cannot be waited for from here: they are the ones that have the mount's name as argument.
+    let name = tmp.path().join("unknown");
+    let outside = child.id();
+    let inside = || processes_with_argument(&name).into_iter().filter(|pid| *pid != outside).count();
+    assert_eq!(inside(), 1);
+    child.kill().unwrap();
+    let end = Instant::now() + KILLED;
+    while inside() > 0 {
+        assert!(Instant::now() < end, "the caller is seen from above and freed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait().unwrap();
+}
+
+fn processes_with_argument(path: &Path) -> Vec<u32> {
+    let name = path.to_str().unwrap();
+    let pids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
+    let has = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|c| c.split('\0').any(|a| a == name))
+    };
+    pids.filter(has).collect()
+}
+
+fn unseen_callers_end_by_the_deadline_only() {
+    let tmp = tempfile::tempdir().unwrap();
+    let daemon = Daemon::run(this_program_in_a_pid_namespace(), tmp.path(), &["stall"]);
+    assert_eq!(daemon.said, "ready");
+    let begin = Instant::now();
+    let mut living = caller(this_program(), &tmp.path().join("one"));
+    let mut killed = caller(this_program(), &tmp.path().join("two"));
+    killed.kill().unwrap();
+    // Nobody below can see that it was killed; what is promised then is the deadline.
+    assert_eq!(ended(&mut killed, DEADLINE + KILLED), Some(-1));
+    assert_eq!(ended(&mut living, DEADLINE + KILLED), Some(libc::ETIMEDOUT), "and nobody is taken for dead");
+    assert!(begin.elapsed() < DEADLINE + SOON);
 }

@@ -105,6 +105,23 @@ fn a_busy_mount_is_drained_if_its_users_are_done_in_time() {
 }
 
 #[test]
+fn a_second_order_to_stop_with_force_cuts_a_patient_one_short() {
+    let mut rig = Rig::new(Setup::default());
+    rig.put("f", "x");
+    let _held = std::fs::File::open(rig.at("f")).unwrap();
+    let session = Arc::new(rig.take_session());
+    let patient = std::thread::spawn({
+        let session = Arc::clone(&session);
+        move || session.unmount(UnmountOptions { drain: Duration::from_secs(600), ..Default::default() })
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let force = UnmountOptions { force: true, ..Default::default() };
+    assert_eq!(session.unmount(force).unwrap(), Unmounted::Forced);
+    assert_eq!(patient.join().unwrap().unwrap(), Unmounted::Forced);
+    assert!(session.has_ended() && !is_mounted(session.dir()));
+}
+
+#[test]
 fn a_lazy_unmount_lets_its_users_go_on() {
     let mut rig = Rig::new(Setup::default());
     let data = content(1, 5 << 20);
