@@ -11,11 +11,12 @@ use std::time::Instant;
 use futures::{StreamExt, TryStreamExt};
 use nearfs_backends::config::{S3Config, S3Keys};
 use nearfs_backends::io::{BufferPool, BufferPoolConfig};
-use nearfs_backends::{File, FileSystem, FsPath, OpenOptions, S3FileSystem, Spawner};
+use nearfs_backends::{File, FileSystem, FsPath, ListOptions, OpenOptions, S3FileSystem, Spawner};
 use nearfs_lab::{Lab, fetch};
 
 const SIZE: u64 = 4 << 30;
 const PART: u64 = 8 << 20;
+const SMALL: usize = 5000;
 const ROUNDS: usize = 3;
 
 fn main() {
@@ -39,7 +40,47 @@ fn main() {
             show(&format!("nearfs {way}, {connections} connections"), ours, plain);
         }
     }
+    println!(
+        "\n{:<34}{:>10}{:>14}{:>16}",
+        "100 KiB objects, 32 at a time", "GETs/s", "CPU us/GET", "GETs/s vs plain"
+    );
+    let keys: Vec<_> = (0..SMALL).map(small).collect();
+    let plain = median((0..ROUNDS).map(|_| {
+        let report = fetch::run(server.address.parse().unwrap(), 32, &fetch::whole("b", &keys)).unwrap();
+        (report.requests_per_second, report.cpu_seconds)
+    }));
+    let ours = median((0..ROUNDS).map(|_| runtime.block_on(read_small(&server.address))));
+    for (name, (rate, cpu)) in [("plain client", plain), ("nearfs read_at", ours)] {
+        println!("{name:<34}{rate:>10.0}{:>14.1}{:>16.2}", cpu * 1e6 / SMALL as f64, rate / plain.0);
+    }
     server.stop();
+}
+
+fn small(i: usize) -> String {
+    format!("small/{i:05}")
+}
+
+/// GETs a second and CPU seconds, metadata known.
+async fn read_small(address: &str) -> (f64, f64) {
+    let fs = connect(address).await;
+    let (start, cpu) = (Instant::now(), cpu_seconds());
+    let entries = fs.list(&FsPath::parse("small").unwrap(), ListOptions::default());
+    let done = entries
+        .map(|entry| {
+            let fs = Arc::clone(&fs);
+            async move {
+                let entry = entry.unwrap();
+                let options = OpenOptions { metadata: Some(entry.metadata) };
+                let read =
+                    async move { fs.open(&entry.path, options).await.unwrap().read_at(0..u64::MAX).await };
+                tokio::spawn(read).await.unwrap().unwrap().len()
+            }
+        })
+        .buffer_unordered(32)
+        .fold(0, |sum, n| async move { sum + n })
+        .await;
+    assert_eq!(done, SMALL * (100 << 10));
+    (SMALL as f64 / start.elapsed().as_secs_f64(), cpu_seconds() - cpu)
 }
 
 fn show(name: &str, (rate, cpu): (f64, f64), plain: (f64, f64)) {
@@ -55,12 +96,7 @@ fn median(runs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
 
 /// MB/s and CPU seconds per GB.
 async fn read_all(address: &str, connections: usize, way: &str) -> (f64, f64) {
-    let config = S3Config {
-        endpoint: Some(format!("http://{address}")),
-        credentials: Some(S3Keys::new("id", "secret", None)),
-        ..S3Config::new("b")
-    };
-    let fs = S3FileSystem::connect(config, Spawner::current().unwrap()).await.unwrap();
+    let fs = connect(address).await;
     let file = fs.open(&FsPath::parse("big").unwrap(), OpenOptions::default()).await.unwrap();
     let pool = BufferPool::new(BufferPoolConfig::default());
     let (start, cpu) = (Instant::now(), cpu_seconds());
@@ -78,6 +114,15 @@ async fn read_all(address: &str, connections: usize, way: &str) -> (f64, f64) {
     assert_eq!(total, SIZE);
     let seconds = start.elapsed().as_secs_f64();
     (SIZE as f64 / 1e6 / seconds, (cpu_seconds() - cpu) / (SIZE as f64 / 1e9))
+}
+
+async fn connect(address: &str) -> Arc<S3FileSystem> {
+    let config = S3Config {
+        endpoint: Some(format!("http://{address}")),
+        credentials: Some(S3Keys::new("id", "secret", None)),
+        ..S3Config::new("b")
+    };
+    S3FileSystem::connect(config, Spawner::current().unwrap()).await.unwrap()
 }
 
 async fn read_part(file: &dyn File, pool: &BufferPool, at: u64, way: &str) -> u64 {
@@ -105,6 +150,9 @@ fn cpu_seconds() -> f64 {
 fn serve() {
     let lab = Lab::builder().bucket("b").start().unwrap();
     lab.put_synthetic("b", "big", SIZE, 1);
+    for i in 0..SMALL {
+        lab.put_synthetic("b", small(i), 100 << 10, 1);
+    }
     println!("{}", lab.address());
     // Until the bench closes its end, also by dying.
     let _ = std::io::stdin().read(&mut [0]);

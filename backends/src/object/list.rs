@@ -177,7 +177,7 @@ impl Drop for Listing {
 
 impl Shared {
     /// The file `path` as a listing shows it, if its key exists.
-    async fn listed_file(&self, path: &FsPath) -> Result<Option<Metadata>> {
+    pub(crate) async fn listed_file(&self, path: &FsPath) -> Result<Option<Metadata>> {
         let key = self.key(path)?;
         let query = Query { prefix: key.clone(), page_size: Some(1), ..Query::default() };
         let first = self.wire.first(&query).await?;

@@ -83,9 +83,12 @@ impl Shared {
         }
         if bulk.len() > 1 {
             match self.delete_bulk(&bulk).await {
-                Ok(mut answers) => results.extend(bulk.into_iter().map(|(path, key)| {
-                    let silent = || Err(malformed("does not tell whether the file was deleted"));
-                    let result = answers.remove(&key).unwrap_or_else(silent);
+                Ok(answers) => results.extend(bulk.into_iter().map(|(path, key)| {
+                    let result = match answers.get(&key) {
+                        Some(Ok(())) => Ok(()),
+                        Some(Err(e)) => Err(e.duplicate()),
+                        None => Err(malformed("does not tell whether the file was deleted")),
+                    };
                     (path, result)
                 })),
                 // A store without this call.

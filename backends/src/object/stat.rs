@@ -34,7 +34,13 @@ impl Shared {
             Either::Left((dir, head)) => (head.await, dir),
             Either::Right((file, probe)) => (file, probe.await),
         };
-        self.judge(file, dir)
+        match (&file, &dir) {
+            // The right to list, but not to read this one: the listing knows it, or that it is not there.
+            (Err(refusal), Ok(false)) if refusal.is_refused() => {
+                self.listed_file(path).await?.ok_or_else(|| Error::not_found(path))
+            }
+            _ => self.judge(file, dir),
+        }
     }
 
     /// Whether `path` is a directory. A refused LIST counts as no: without the right to list, nothing shows one.
@@ -56,7 +62,6 @@ impl Shared {
             // Readable without the right to list. Whether a directory hides it cannot be known.
             (Ok(metadata), Err(dir)) if dir.is_refused() => Ok(metadata),
             (Err(file), Ok(false)) if file.is_absent() => Err(absent()),
-            (Err(file), Ok(false)) if file.is_refused() => Err(self.refused(file)),
             (Err(file), Err(dir)) if dir.is_refused() && (file.is_refused() || file.is_absent()) => {
                 Err(self.refused(dir))
             }

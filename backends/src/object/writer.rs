@@ -85,6 +85,10 @@ impl S3Writer {
                 self.send_part().await?;
                 continue;
             }
+            if self.upload.is_some() {
+                // More is known to come: the whole part at once, instead of by doubling.
+                self.buffer.reserve(room);
+            }
             let piece = data.split_to(room.min(data.len()));
             self.buffer.extend_from_slice(&piece);
         }

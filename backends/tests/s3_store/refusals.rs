@@ -121,3 +121,15 @@ async fn errors_tell_no_secrets() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d2_listed_but_not_readable() {
+    let lab = lab();
+    lab.put("b", "secret", &b"content"[..]);
+    let rights = Rights { deny_read: vec!["secret".into(), "absent".into()], ..Rights::default() };
+    lab.set_access_key(AccessKey::new("id", "secret").rights(rights));
+    let fs = fs(&lab).await;
+    assert_eq!(fs.stat(&p("secret")).await.unwrap(), list(&fs, "", false).await.unwrap()[0].metadata);
+    assert_eq!(kind(fs.stat(&p("absent")).await), ErrorKind::NotFound);
+    assert_eq!(kind(read(&fs, "secret").await), ErrorKind::PermissionDenied);
+}

@@ -199,7 +199,7 @@ async fn deletes_are_bulk_and_exact() {
     lab.put("b", "other", &b"1"[..]);
     let fs = fs(&lab).await;
     let mut paths: Vec<_> = keys.iter().map(|k| p(k)).collect();
-    paths.extend([p("missing"), p("t/d0000/missing")]);
+    paths.extend([p("missing"), p("t/d0000/missing"), p("t/d0000/missing")]);
     let results: Vec<_> = fs.delete(futures::stream::iter(paths.clone()).boxed()).collect().await;
     assert_eq!(results.len(), paths.len());
     assert!(results.iter().all(|(_, r)| r.is_ok()), "{:?}", results.iter().find(|(_, r)| r.is_err()));

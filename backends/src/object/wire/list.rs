@@ -66,9 +66,12 @@ impl Wire {
             (None, Some(key)) => request = request.query("start-after", key),
             (None, None) => {}
         }
-        // Without it a restored object looks as archived as the others of its class.
-        let request =
-            request.header(HeaderName::from_static("x-amz-optional-object-attributes"), "RestoreStatus")?;
+        if !self.endpoint().is_custom() {
+            // Without it a restored object looks as archived as the others of its class. Amazon's alone: others may
+            // refuse what they do not know, and `open` looks again before it believes that an object is archived.
+            let name = HeaderName::from_static("x-amz-optional-object-attributes");
+            request = request.header(name, "RestoreStatus")?;
+        }
         let (_, body) = self.send_and_collect(request, PAGE_LIMIT).await?;
         let page = parse(&body)?;
         if page.next.is_some() && page.next.as_deref() == token {
