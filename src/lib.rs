@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Everything is an `Arc<dyn FileSystem>`: stores ([`open`], [`Client`]), caches, layers and filesystems of your own.
-//! [`blocking`] is the same for threads that do not speak async; [`object_store`](mod@object_store) fits nearfs into programs built on
-//! that crate, both ways. The handbook is [`manual`].
+//! [`blocking`] is the same for threads that do not speak async; [`interop`] fits nearfs into programs built on the crate
+//! `object_store`, and what only that crate reaches into nearfs. The handbook is [`manual`].
 //!
 //! All input and output runs on a runtime that nearfs makes when it is first needed; any executor may wait for it.
 //!
@@ -37,6 +37,7 @@ mod stack;
 pub use builder::ClientBuilder;
 pub use client::{Client, open};
 pub use inspect::Inspection;
+pub use nearfs_backends::interop;
 pub use nearfs_backends::{
     BlockingReader, ByteStream, Bytes, Capabilities, Condition, CopyOptions, CreateOptions, DirEntry,
     EntryStream, Error, ErrorKind, File, FileExt, FileKind, FileReader, FileSystem, FileSystemExt,
