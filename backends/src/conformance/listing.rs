@@ -1,6 +1,7 @@
 //! Listings: order, uniqueness, completeness, resumption, and their agreement with `stat` and `open`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -151,7 +152,7 @@ pub(super) async fn stat_listing_and_open_agree(s: &Subject) -> Verdict {
         if let (Some(a), Some(b)) = (stat.modified, listed.modified) {
             // One of the two sources may have whole seconds only.
             let apart = a.duration_since(b).or_else(|_| b.duration_since(a)).unwrap_or_default();
-            require!(apart.as_secs_f64() < 1.0, "{name}: times of stat and listing are {apart:?} apart");
+            require!(apart < Duration::from_secs(1), "{name}: times of stat and listing are {apart:?} apart");
         }
     }
     Ok(())

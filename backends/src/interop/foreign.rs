@@ -192,12 +192,13 @@ impl FileSystem for ObjectStoreFileSystem {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut c = Capabilities::default();
-        c.write = true;
-        c.server_side_copy = self.options.server_side_copy;
-        c.conditional_write = self.options.conditional_write;
-        c.remote = self.options.remote;
-        c
+        Capabilities {
+            write: true,
+            server_side_copy: self.options.server_side_copy,
+            conditional_write: self.options.conditional_write,
+            remote: self.options.remote,
+            ..Capabilities::default()
+        }
     }
 
     async fn stat(&self, path: &FsPath) -> Result<Metadata> {

@@ -398,7 +398,7 @@ mod tests {
             fs.create_dir(&g).await.unwrap_err(),
             fs.remove_dir(&g).await.unwrap_err(),
             file.read_at(0..10).await.unwrap_err(),
-            file.read_ranges(&[0..10]).await.unwrap_err(),
+            file.read_ranges(&[0..10, 20..30]).await.unwrap_err(),
             file.read_stream(0..10).next().await.unwrap().unwrap_err(),
             into.unwrap_err(),
             writer.write("x".into()).await.unwrap_err(),
