@@ -1,9 +1,15 @@
 //! The public conformance suite: every rule of [`FileSystem`] and [`File`](crate::File), checked on your filesystem.
 //!
-//! ```ignore
-//! let report = conformance::run(|| async { Arc::new(MyFileSystem::new()) as Arc<dyn FileSystem> }, Options::default()).await;
+//! ```
+//! # use std::sync::Arc;
+//! # use nearfs_backends::conformance::{self, Options};
+//! # use nearfs_backends::{FileSystem, MemoryFileSystem};
+//! # async fn test() {
+//! let make = || async { Arc::new(MemoryFileSystem::new()) as Arc<dyn FileSystem> };
+//! let report = conformance::run(make, Options::default()).await;
 //! println!("{report}");
 //! report.assert_passed();
+//! # }
 //! ```
 //!
 //! Every check gets its own filesystem and runs to its end or to its first broken rule; one failure never hides

@@ -310,3 +310,6 @@ pub(crate) async fn collect(mut stream: crate::ByteStream, size_hint: usize) -> 
 pub(crate) fn failed<T: Send + 'static>(error: Error) -> stream::BoxStream<'static, Result<T>> {
     stream::once(std::future::ready(Err(error))).boxed()
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::capability::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
@@ -94,7 +94,10 @@ async fn call<T>(
 /// A stream that ends with an error when it keeps its reader waiting for too long.
 struct Limited<T> {
     inner: Option<BoxStream<'static, T>>,
-    /// Armed while the reader waits.
+    /// When the reader's present wait is too long; `None` while it does not wait.
+    until: Option<Instant>,
+    /// Goes off at `until` or earlier. It is not set anew for every item (that would cost more than the item), but
+    /// when it goes off too early.
     alarm: Option<Pin<Box<Sleep>>>,
     limit: Duration,
     gap: Duration,
@@ -110,6 +113,7 @@ impl<T> Limited<T> {
         let failure: Box<dyn FnOnce(Duration) -> T + Send> = Box::new(failure);
         Limited {
             inner: Some(inner),
+            until: None,
             alarm: None,
             limit: config.first_item,
             gap: config.gap,
@@ -129,18 +133,26 @@ impl<T> Stream for Limited<T> {
         let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
         // Always asked first: what is there is delivered, however late the reader comes.
         if let Poll::Ready(item) = inner.poll_next_unpin(cx) {
-            this.alarm = None;
+            this.until = None;
             this.limit = this.gap;
             return Poll::Ready(item);
         }
         let limit = this.limit;
-        let alarm = this.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        if alarm.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
+        let until = *this.until.get_or_insert_with(|| Instant::now() + limit);
+        let alarm = this.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        // The first limit may have been longer than the gap.
+        if alarm.deadline() > until {
+            alarm.as_mut().reset(until);
         }
-        this.inner = None;
-        this.alarm = None;
-        Poll::Ready(this.failure.take().map(|failure| failure(limit)))
+        while alarm.as_mut().poll(cx).is_ready() {
+            if alarm.deadline() >= until {
+                this.inner = None;
+                this.alarm = None;
+                return Poll::Ready(this.failure.take().map(|failure| failure(limit)));
+            }
+            alarm.as_mut().reset(until);
+        }
+        Poll::Pending
     }
 }
 
@@ -352,8 +364,6 @@ impl FileWriter for TimeoutWriter {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
     use crate::ext::FileSystemExt;
     use crate::layer::{Fault, FaultAction, FaultLayer, Operation};

@@ -93,6 +93,9 @@ impl BlockingReader {
                     return;
                 }
             }
+            // Heard only if bytes are missing: a stream that ended early is not a runtime that went away.
+            let e = Error::new(ErrorKind::Corrupt, "the stream ended before its range did");
+            let _ = send.send(Err(e.during("read").at(file.path())));
         });
         Feed { chunks, room, until, skip: 0, task: task.abort_handle() }
     }
@@ -102,8 +105,9 @@ impl BlockingReader {
         let size = self.file.metadata().size;
         while self.chunk.is_empty() && self.position < size {
             let mut feed = match self.feed.take() {
-                Some(feed) => feed,
-                None => self.start(),
+                Some(feed) if self.position < feed.until => feed,
+                // The window is used up: the next one.
+                _ => self.start(),
             };
             match self.wait(&feed)? {
                 Some(Ok(mut bytes)) => {
@@ -118,8 +122,6 @@ impl BlockingReader {
                     self.restart();
                     return Err(e.into());
                 }
-                // The window is used up: the next round starts another.
-                None if self.position >= feed.until => {}
                 None => {
                     self.restart();
                     let e =

@@ -147,3 +147,40 @@ fn a_runtime_that_is_gone_is_an_error_and_not_a_hang() {
     let e = Error::from(BlockingReader::new(file, spawner).read(&mut [0; 4]).unwrap_err());
     assert_eq!(e.kind(), ErrorKind::Interrupted);
 }
+
+#[test]
+fn after_an_error_the_position_is_unchanged_and_the_next_read_goes_on() {
+    use crate::error::ErrorKind::Unavailable;
+    use crate::layer::{Fault, FaultAction, FaultLayer, Operation};
+
+    let own = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let expected = data(300_000);
+    let (fault, file) = own.block_on(async {
+        let memory = MemoryFileSystem::new();
+        memory.write(&FsPath::parse("f").unwrap(), expected.clone().into()).await.unwrap();
+        let fault = FaultLayer::new(Arc::new(memory));
+        let file = fault.open(&FsPath::parse("f").unwrap(), OpenOptions::default()).await.unwrap();
+        (fault, file)
+    });
+    let cut = |action| fault.inject(Fault::on(Operation::Read, action).times(1));
+    for short in [false, true] {
+        let action = if short { FaultAction::Short(100_000) } else { FaultAction::Cut(100_000, Unavailable) };
+        let kind = if short { ErrorKind::Corrupt } else { Unavailable };
+
+        cut(action.clone());
+        let mut reader = file.reader();
+        let mut found = Vec::new();
+        let e = own.block_on(reader.read_to_end(&mut found)).unwrap_err();
+        assert_eq!((Error::from(e).kind(), reader.position()), (kind, 100_000));
+        own.block_on(reader.read_to_end(&mut found)).unwrap();
+        assert!(found == expected);
+
+        cut(action);
+        let mut reader = BlockingReader::new(file.clone(), Spawner::new(own.handle().clone()));
+        let mut found = Vec::new();
+        let e = Read::read_to_end(&mut reader, &mut found).unwrap_err();
+        assert_eq!((Error::from(e).kind(), reader.position()), (kind, 100_000));
+        Read::read_to_end(&mut reader, &mut found).unwrap();
+        assert!(found == expected);
+    }
+}
