@@ -21,7 +21,7 @@ pub(crate) struct CatArgs {
 
 pub(crate) async fn run(ctx: &Context, args: CatArgs) -> Outcome {
     // A bar would be drawn over the data.
-    let progress = Progress::new(ctx.quiet || ctx.out.terminal(), "reading");
+    let progress = Progress::new(ctx.quiet || ctx.out.terminal(), "reading", "files");
     let mut failed = 0;
     for operand in &args.urls.urls {
         let file = match open(ctx, operand).await {

@@ -60,7 +60,7 @@ impl Tally {
 }
 
 pub(crate) async fn run(ctx: &Context, args: CpArgs) -> Outcome {
-    let progress = Progress::new(ctx.quiet, "copied");
+    let progress = Progress::new(ctx.quiet, "copied", "files");
     let mut tally = Tally::default();
     let interrupted = || Err(Failure::Silent(INTERRUPTED));
     let plan = tokio::select! {

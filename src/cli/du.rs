@@ -49,7 +49,7 @@ struct JsonSum {
 }
 
 pub(crate) async fn run(ctx: &Context, args: DuArgs) -> Outcome {
-    let progress = Progress::new(ctx.quiet, "counting");
+    let progress = Progress::new(ctx.quiet, "counted", "files");
     let mut failed = 0;
     for operand in &args.urls.urls {
         match sum_up(ctx, operand, args.max_depth, &progress).await {

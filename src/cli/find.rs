@@ -12,6 +12,7 @@ use super::context::Context;
 use super::diagnostics::{DONE, FAILED, Failure, Outcome, PARTIAL};
 use super::output::JsonEntry;
 use super::place::Place;
+use super::progress::Progress;
 
 /// List everything below directories, with its URL
 ///
@@ -67,13 +68,16 @@ impl Wanted {
 
 pub(crate) async fn run(ctx: &Context, args: FindArgs) -> Outcome {
     let wanted = Wanted::of(&args)?;
+    // On a terminal the names themselves are the progress.
+    let progress = Progress::new(ctx.quiet || ctx.out.terminal(), "listed", "names");
     let mut failed = 0;
     for operand in &args.urls.urls {
-        if let Err(error) = walk(ctx, operand, &wanted, args.print0).await? {
+        if let Err(error) = walk(ctx, operand, &wanted, args.print0, &progress).await? {
             ctx.report(super::place::shown(operand), &error);
             failed += 1;
         }
     }
+    progress.finish();
     Ok(if failed == 0 {
         DONE
     } else if failed < args.urls.urls.len() {
@@ -83,7 +87,13 @@ pub(crate) async fn run(ctx: &Context, args: FindArgs) -> Outcome {
     })
 }
 
-async fn walk(ctx: &Context, operand: &OsStr, wanted: &Wanted, print0: bool) -> Outcome<nearfs::Result<()>> {
+async fn walk(
+    ctx: &Context,
+    operand: &OsStr,
+    wanted: &Wanted,
+    print0: bool,
+    progress: &Progress,
+) -> Outcome<nearfs::Result<()>> {
     let place = match Place::open(ctx, operand).await {
         Ok(place) => place,
         Err(error) => return Ok(Err(error)),
@@ -113,6 +123,7 @@ async fn walk(ctx: &Context, operand: &OsStr, wanted: &Wanted, print0: bool) -> 
             Ok(entry) => print(ctx, &place, &entry, wanted, print0).await?,
             Err(error) => return Ok(Err(error)),
         }
+        progress.files(1);
         next = entries.next().await;
     }
     Ok(Ok(()))

@@ -47,7 +47,18 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(if helper && code != DONE { MOUNT_FAILED } else { code })
 }
 
+/// Connections and open local files need descriptors; the soft limit is that of old programs that cannot count.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // Refused: then the limit stays, and `doctor` says so if it is low.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    }
+}
+
 fn run(parsed: Parsed) -> u8 {
+    raise_open_files();
     let Parsed { cli: Cli { global, command }, fake } = parsed;
     // A mount goes into the background before any thread exists, so it is no task like the others.
     if let Command::Mount(args) = command {

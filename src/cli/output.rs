@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::diagnostics::{Failure, Outcome};
 
-/// Pieces that wait to be written.
-const QUEUE: usize = 16;
+/// Pieces that wait to be written; of large files they have up to some megabytes each.
+const QUEUE: usize = 8;
 /// Bytes of lines that are gathered before they are written.
 const GATHER: usize = 64 << 10;
 

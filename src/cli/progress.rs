@@ -24,6 +24,7 @@ pub(crate) struct Progress(Option<Arc<Inner>>);
 #[derive(Debug)]
 struct Inner {
     verb: &'static str,
+    noun: &'static str,
     bytes: AtomicU64,
     files: AtomicU64,
     expected: AtomicU64,
@@ -32,13 +33,14 @@ struct Inner {
 }
 
 impl Progress {
-    /// Starts counting; shows nothing if `quiet`.
-    pub(crate) fn new(quiet: bool, verb: &'static str) -> Self {
+    /// Starts counting; shows nothing if `quiet`. What is shown reads like `copied 12 files`.
+    pub(crate) fn new(quiet: bool, verb: &'static str, noun: &'static str) -> Self {
         if quiet {
             return Progress(None);
         }
         let inner = Arc::new(Inner {
             verb,
+            noun,
             bytes: AtomicU64::new(0),
             files: AtomicU64::new(0),
             expected: AtomicU64::new(0),
@@ -97,6 +99,10 @@ impl Drop for Progress {
 }
 
 impl Inner {
+    fn count(&self, files: u64) -> String {
+        if files > 0 { format!("{} {files} {}", self.verb, self.noun) } else { self.verb.to_owned() }
+    }
+
     async fn bar(&self) {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let (known, unknown) = (
@@ -106,7 +112,7 @@ impl Inner {
         let (Ok(known), Ok(unknown)) = (known, unknown) else { return };
         while !self.finished.load(Relaxed) {
             let (expected, files) = (self.expected.load(Relaxed), self.files.load(Relaxed));
-            let files = if files > 0 { format!("{} {files} files", self.verb) } else { self.verb.to_owned() };
+            let files = self.count(files);
             if expected > 0 {
                 bar.set_style(known.clone());
                 bar.set_length(expected);
@@ -131,7 +137,7 @@ impl Inner {
             last = Instant::now();
             let (bytes, expected) = (self.bytes.load(Relaxed), self.expected.load(Relaxed));
             let files = self.files.load(Relaxed);
-            let mut line = format!("{}: {files} files", self.verb);
+            let mut line = self.count(files);
             if expected > 0 {
                 line.push_str(&format!(", {} of {}", human_bytes(bytes), human_bytes(expected)));
             }

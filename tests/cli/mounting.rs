@@ -173,6 +173,20 @@ fn failures_come_with_their_reason_and_leave_nothing() {
 }
 
 #[test]
+fn a_mount_that_nobody_waits_for_any_more_is_given_up() {
+    let lab = lab();
+    let point = Point::new();
+    lab.set_model(nearfs_lab::Model { list_ms: Some(2000.0), ..Default::default() });
+    let mut command = point.command(&lab);
+    let mut child = command.args(["mount", "s3://b/p", point.text()]).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the store is asked", || (lab.counters().of(nearfs_lab::Op::ListObjectsV2) > 0).then_some(()));
+    signal(child.id(), libc::SIGINT);
+    assert_eq!(child.wait().unwrap().code(), None, "Ctrl-C ends who waits");
+    eventually("the background process gives up", || point.log().contains("has gone").then_some(()));
+    eventually("nothing stays mounted", || (!is_mounted(point.path())).then_some(()));
+}
+
+#[test]
 fn options_in_the_form_of_mount_8() {
     let lab = lab();
     let point = Point::new();
