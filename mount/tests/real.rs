@@ -12,6 +12,8 @@ mod lifecycle;
 mod lifetimes;
 #[path = "real/listing.rs"]
 mod listing;
+#[path = "real/local.rs"]
+mod local;
 #[path = "real/map.rs"]
 mod map;
 #[path = "real/readonly.rs"]

@@ -123,3 +123,41 @@ impl Vfs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nearfs_backends::Version;
+
+    use super::*;
+
+    fn style(options: MountOptions) -> Style {
+        Style::new(&options, SystemTime::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn modes_come_from_the_store_or_else_from_the_options() {
+        let file = Metadata::file(1000, Version::Generation(1));
+        let plain = style(MountOptions::default());
+        assert_eq!(plain.attr(5, &file).mode, 0o444);
+        assert_eq!(plain.attr(5, &Metadata::dir()).mode, 0o555);
+        assert_eq!(plain.attr(5, &file).blocks(), 2);
+        let own = Metadata { mode: Some(0o6755), ..file };
+        assert_eq!(plain.attr(5, &own).mode, 0o755, "set-id bits are not shown");
+        assert_eq!(style(MountOptions { umask: 0o077, ..Default::default() }).attr(5, &own).mode, 0o700);
+    }
+
+    #[test]
+    fn what_is_archived_cannot_be_opened() {
+        let file = Metadata { archived: true, ..Metadata::file(1, Version::Generation(1)) };
+        assert_eq!(style(MountOptions::default()).attr(5, &file).mode, 0);
+    }
+
+    #[test]
+    fn what_has_no_time_has_that_of_the_mount() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
+        let with = Metadata { modified: Some(time), ..Metadata::dir() };
+        let plain = style(MountOptions::default());
+        assert_eq!(plain.attr(1, &with).modified, time);
+        assert_eq!(plain.attr(1, &Metadata::dir()).modified, SystemTime::UNIX_EPOCH);
+    }
+}
