@@ -1,7 +1,7 @@
 //! Credentials from every source that can be had without Amazon, and what happens when they end.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
@@ -278,23 +278,35 @@ fn helper(lab: &Lab, env: &[(&str, &str)]) -> String {
     text
 }
 
-/// A server that answers every request with `body`, or never if there is none.
-fn stub(body: Option<String>) -> String {
+/// A server that answers each request, named by its first line, with a body, or never.
+fn stub(answer: impl Fn(&str) -> Option<String> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        let mut open = Vec::new();
+        let mut silent = Vec::new();
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
-            let Some(body) = &body else {
-                open.push(stream);
+            let mut from = BufReader::new(stream.try_clone().unwrap());
+            let (mut first, mut length) = (String::new(), 0);
+            let mut line = String::new();
+            while from.read_line(&mut line).is_ok_and(|n| n > 2) {
+                if first.is_empty() {
+                    first.clone_from(&line);
+                }
+                let low = line.trim().to_lowercase();
+                length = low.strip_prefix("content-length: ").map_or(length, |n| n.parse().unwrap());
+                line.clear();
+            }
+            let Some(body) = answer(&first) else {
+                silent.push(stream);
                 continue;
             };
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-            while lines.next().is_some_and(|l| l.is_ok_and(|l| !l.is_empty())) {}
+            // A body is read first: a connection closed with bytes unread is reset.
+            let _ = std::io::copy(&mut from.take(length), &mut std::io::sink());
             let _ = write!(
                 stream,
-                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                "HTTP/1.1 200 OK\r\nx-aws-ec2-metadata-token-ttl-seconds: 600\r\nContent-Length: {}\r\n\
+                 Connection: close\r\n\r\n{body}",
                 body.len()
             );
         }
@@ -305,9 +317,88 @@ fn stub(body: Option<String>) -> String {
 #[test]
 fn the_role_of_a_container() {
     let lab = strict_lab();
-    let url = stub(Some(answer("B", Some(Duration::from_secs(3600)), "Token")));
+    let url = stub(|_| Some(answer("B", Some(Duration::from_secs(3600)), "Token")));
     let said = helper(&lab, &[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &format!("{url}/creds"))]);
     assert!(said.contains("source: container role Some(\"B\")") && said.contains("size: Some(7)"), "{said}");
+}
+
+#[test]
+fn the_role_of_a_machine() {
+    let lab = strict_lab();
+    let url = stub(|first| {
+        let path = first.split(' ').nth(1).unwrap_or_default();
+        Some(match path {
+            "/latest/api/token" => "session".to_owned(),
+            path if path.ends_with("/security-credentials/") => "trainer".to_owned(),
+            path if path.ends_with("/trainer") => {
+                let role = answer("A", Some(Duration::from_secs(3600)), "Token");
+                role.replacen('{', "{\"Code\": \"Success\", \"Type\": \"AWS-HMAC\", \"LastUpdated\": \"2024-01-01T00:00:00Z\", ", 1)
+            }
+            other => panic!("asked for {other}"),
+        })
+    });
+    let said = helper(&lab, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)]);
+    assert!(said.contains("source: instance role Some(\"A\")") && said.contains("size: Some(7)"), "{said}");
+}
+
+#[test]
+fn a_web_identity_token() {
+    let lab = strict_lab();
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    fs::write(&token, "an OpenID token").unwrap();
+    let url = stub(|_| {
+        Some(
+            "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\
+             <AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>B</AccessKeyId>\
+             <SecretAccessKey>secret-B</SecretAccessKey><SessionToken>tB</SessionToken>\
+             <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult>\
+             </AssumeRoleWithWebIdentityResponse>"
+                .to_owned(),
+        )
+    });
+    let env = [
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap()),
+        ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/trainer"),
+        ("AWS_ENDPOINT_URL_STS", &url),
+    ];
+    let said = helper(&lab, &env);
+    assert!(
+        said.contains("source: web identity token Some(\"B\")") && said.contains("size: Some(7)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_single_sign_on() {
+    let lab = strict_lab();
+    let home = tempfile::tempdir().unwrap();
+    let cache = home.path().join(".aws/sso/cache");
+    fs::create_dir_all(&cache).unwrap();
+    fs::write(
+        home.path().join(".aws/config"),
+        "[profile work]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = trainer\n\
+         [sso-session corp]\nsso_region = us-east-1\nsso_start_url = https://corp.invalid/start\n",
+    )
+    .unwrap();
+    // The file is named by the SHA-1 of `corp`.
+    fs::write(
+        cache.join("ee0bfd2552fbd840c02cc48b6e823320543c450f.json"),
+        "{\"accessToken\": \"logged-in\", \"expiresAt\": \"2099-01-01T00:00:00Z\", \"region\": \"us-east-1\", \
+         \"startUrl\": \"https://corp.invalid/start\"}",
+    )
+    .unwrap();
+    let url = stub(|_| {
+        Some(
+            "{\"roleCredentials\": {\"accessKeyId\": \"A\", \"secretAccessKey\": \"secret-A\", \
+             \"sessionToken\": \"tA\", \"expiration\": 4070908800000}}"
+                .to_owned(),
+        )
+    });
+    let env =
+        [("HOME", home.path().to_str().unwrap()), ("AWS_PROFILE", "work"), ("AWS_ENDPOINT_URL_SSO", &url)];
+    let said = helper(&lab, &env);
+    assert!(said.contains("source: profile `work` Some(\"A\")") && said.contains("size: Some(7)"), "{said}");
 }
 
 #[test]
@@ -322,7 +413,7 @@ fn variables_of_the_environment() {
 #[test]
 fn f2_a_silent_metadata_service_ends_soon_and_all_sources_are_named() {
     let lab = strict_lab();
-    let url = stub(None);
+    let url = stub(|_| None);
     let start = Instant::now();
     let said = helper(&lab, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)]);
     assert!(start.elapsed() < Duration::from_secs(40), "{said}");

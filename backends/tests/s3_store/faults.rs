@@ -83,7 +83,7 @@ async fn each_status_has_its_kind_and_its_wait() {
 async fn e1_silence_is_a_timeout_and_slowness_is_not() {
     let lab = lab();
     lab.put_synthetic("b", "r", SIZE, 1);
-    let fs = fs(&lab).await;
+    let fs = connect(hasty(&lab)).await;
     let file = open(&fs, "r").await.unwrap();
     let start = Instant::now();
     for fault in
@@ -110,7 +110,7 @@ async fn e1_silence_is_a_timeout_and_slowness_is_not() {
 async fn e2_a_slow_reader_is_not_a_stall() {
     let lab = lab();
     lab.put_synthetic("b", "r", 16 * MIB, 1);
-    let fs = fs(&lab).await;
+    let fs = connect(hasty(&lab)).await;
     let mut pieces = open(&fs, "r").await.unwrap().read_stream(0..16 * MIB);
     let mut total = pieces.try_next().await.unwrap().unwrap().len();
     tokio::time::sleep(Duration::from_millis(2500)).await;

@@ -31,19 +31,22 @@ fn lab() -> Lab {
     Lab::builder().bucket("b").start().unwrap()
 }
 
-/// Settings for bucket `b` of `lab`, with short time limits.
+/// Settings for bucket `b` of `lab`.
 fn config(lab: &Lab) -> S3Config {
     S3Config {
         endpoint: Some(lab.endpoint()),
         region: Some("us-east-1".to_owned()),
         credentials: Some(S3Keys::new("id", "secret", None)),
-        client: ClientConfig {
-            first_byte_timeout: Duration::from_secs(1),
-            read_gap_timeout: Duration::from_secs(1),
-            ..ClientConfig::default()
-        },
         ..S3Config::new("b")
     }
+}
+
+/// The same with time limits of a second, for tests about those.
+fn hasty(lab: &Lab) -> S3Config {
+    let second = Duration::from_secs(1);
+    let client =
+        ClientConfig { first_byte_timeout: second, read_gap_timeout: second, ..ClientConfig::default() };
+    S3Config { client, ..config(lab) }
 }
 
 async fn connect(config: S3Config) -> Arc<S3FileSystem> {

@@ -221,7 +221,7 @@ fn futures_work_in_any_runtime_and_in_none() {
     let lab = lab();
     lab.put_synthetic("b", "s", 4 * MIB, 7);
     let ours = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let fs = ours.block_on(async { fs(&lab).await });
+    let fs = ours.block_on(async { connect(hasty(&lab)).await });
     let work = async {
         let file = open(&fs, "s").await.unwrap();
         assert_eq!(list(&fs, "", false).await.unwrap().len(), 1);

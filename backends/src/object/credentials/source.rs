@@ -27,8 +27,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// A source that has not answered within this time has none.
 const LIMIT: Duration = Duration::from_secs(9);
 
-/// The instance's metadata service answers in milliseconds where there is one.
-const METADATA_LIMIT: Duration = Duration::from_secs(1);
+/// The instance's metadata service is on the same host; where there is none, nobody answers.
+const METADATA_CONNECT: Duration = Duration::from_secs(1);
+
+/// When a whole fleet starts at once it may take this long.
+const METADATA_ANSWER: Duration = Duration::from_millis(2500);
 
 #[derive(Debug)]
 pub(crate) enum Source {
@@ -130,9 +133,9 @@ impl Chain {
         }
         let metadata = aws_config::imds::Client::builder()
             .configure(&conf)
-            .connect_timeout(METADATA_LIMIT)
-            .read_timeout(METADATA_LIMIT)
-            .max_attempts(3)
+            .connect_timeout(METADATA_CONNECT)
+            .read_timeout(METADATA_ANSWER)
+            .max_attempts(2)
             .build();
         let instance = ImdsCredentialsProvider::builder().configure(&conf).imds_client(metadata).build();
         match self.try_one("instance role", &instance, tried).await? {
