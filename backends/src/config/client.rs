@@ -1,17 +1,18 @@
 //! [`ClientConfig`]: connections and time limits of the HTTP stores.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::human_duration;
+use super::{human_duration, without_user};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Settings of the HTTP client under a remote store.
 ///
 /// There is no limit on a whole transfer: a slow body that keeps moving is healthy. What is limited is connecting, the
 /// wait for an answer, and the gap between two pieces of its body.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientConfig {
     /// Limit for establishing a connection (name look-up, TCP and TLS). Default: `5s`.
@@ -88,6 +89,22 @@ impl ClientConfig {
     }
 }
 
+/// Without the proxy's password.
+impl fmt::Debug for ClientConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientConfig")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("first_byte_timeout", &self.first_byte_timeout)
+            .field("read_gap_timeout", &self.read_gap_timeout)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("max_idle_per_host", &self.max_idle_per_host)
+            .field("proxy", &self.proxy.as_deref().map(without_user))
+            .field("no_proxy", &self.no_proxy)
+            .field("user_agent", &self.user_agent)
+            .finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +130,10 @@ mod tests {
         let mut own = ClientConfig { proxy: Some("http://own:1".to_owned()), ..ClientConfig::default() };
         own.from_env_defaults(None, &env);
         assert_eq!(own.proxy.as_deref(), Some("http://own:1"));
+
+        let secret = ClientConfig { proxy: Some("http://me:word@host:1".to_owned()), ..own };
+        let shown = format!("{secret:?}");
+        assert!(shown.contains("http://host:1") && !shown.contains("word"), "{shown}");
     }
 
     #[test]

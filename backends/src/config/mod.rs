@@ -44,3 +44,11 @@ pub(crate) mod lenient_path {
         FsPath::parse_lenient(String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
+
+/// `url` less the name and password that it may hold.
+pub(crate) fn without_user(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if at > scheme => format!("{}{}", &url[..scheme + 3], &url[at + 1..]),
+        _ => url.to_owned(),
+    }
+}

@@ -2,7 +2,7 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use crate::config::S3Config;
+use crate::config::{S3Config, without_user};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Everything but the unreserved characters of RFC 3986 is encoded, as Signature Version 4 asks.
@@ -87,13 +87,6 @@ impl Endpoint {
         let end = self.root.find("://").map_or(0, |i| i + 3);
         let host = self.root[end..].find('/').map_or(self.root.len(), |i| end + i);
         self.root[..host].to_owned()
-    }
-}
-
-fn without_user(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => format!("{}{}", &url[..scheme + 3], &url[at + 1..]),
-        _ => url.to_owned(),
     }
 }
 

@@ -260,8 +260,8 @@ async fn helper_process() {
         Ok(info) => println!("\nsource: {} {:?}", info.source, info.access_key_id),
         Err(e) => println!("\nerror: {:?} {e:#}", e.kind()),
     }
+    println!("\nseconds: {} ", start.elapsed().as_secs());
     println!("\nsize: {:?}", fs.stat_size().await.ok());
-    println!("\nseconds: {}", start.elapsed().as_secs());
 }
 
 /// What the helper prints with this environment and no other.
@@ -414,9 +414,9 @@ fn variables_of_the_environment() {
 fn f2_a_silent_metadata_service_ends_soon_and_all_sources_are_named() {
     let lab = strict_lab();
     let url = stub(|_| None);
-    let start = Instant::now();
     let said = helper(&lab, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)]);
-    assert!(start.elapsed() < Duration::from_secs(40), "{said}");
+    let seconds = said.split("seconds: ").nth(1).and_then(|s| s.split(' ').next()?.parse::<u64>().ok());
+    assert!(seconds.is_some_and(|s| s <= 10), "{said}");
     for source in ["default profile", "web identity token", "container role", "instance role"] {
         assert!(said.contains(source), "{source} is not named: {said}");
     }

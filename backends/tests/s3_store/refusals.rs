@@ -111,12 +111,16 @@ async fn errors_tell_no_secrets() {
     lab.set_access_key(AccessKey::new("id", "another"));
     lab.set_auth(nearfs_lab::Auth::Required);
     let keys = S3Keys::new("id", "the-secret", Some("the-token".into()));
-    let proxy = ClientConfig { proxy: None, ..config(&lab).client };
-    let fs = connect(S3Config { credentials: Some(keys), client: proxy, ..config(&lab) }).await;
+    let client = ClientConfig {
+        proxy: Some("http://me:the-password@127.0.0.1:1".into()),
+        no_proxy: Some("127.0.0.1".into()),
+        ..config(&lab).client
+    };
+    let fs = connect(S3Config { credentials: Some(keys), client, ..config(&lab) }).await;
     for e in [fs.stat(&p("x")).await.unwrap_err(), list(&fs, "", false).await.unwrap_err()] {
         assert_eq!(e.kind(), ErrorKind::Unauthenticated, "{e:#}");
         let all = format!("{e:#} {e:?} {fs:?}");
-        for secret in ["the-secret", "the-token", "Signature="] {
+        for secret in ["the-secret", "the-token", "the-password", "Signature="] {
             assert!(!all.contains(secret), "{secret} in {all}");
         }
     }
