@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::completion::{Expected, pair};
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::metrics::{LOCAL_BLOCKED, LOCAL_TIMEOUTS};
 
 mod watch;
 
@@ -222,12 +223,12 @@ impl Drop for Handle {
 
 /// Adds to the number of local calls of this process that hang.
 pub(super) fn count_blocked(by: i64) {
-    metrics::gauge!("nearfs_local_blocked_threads").increment(by as f64);
+    LOCAL_BLOCKED.gauge([]).increment(by as f64);
 }
 
 /// The failure of a call without progress.
 pub(super) fn timed_out(what: &'static str, timeout: Duration) -> Error {
-    metrics::counter!("nearfs_local_timeouts_total").increment(1);
+    LOCAL_TIMEOUTS.counter([]).increment(1);
     Error::new(ErrorKind::TimedOut, format!("the local filesystem made no progress for {timeout:?}"))
         .during(what)
         .with_retry(Retry::Never)
@@ -235,7 +236,7 @@ pub(super) fn timed_out(what: &'static str, timeout: Duration) -> Error {
 
 /// The failure of a call that is not even tried.
 pub(super) fn too_many_blocked(what: &'static str, blocked: usize) -> Error {
-    metrics::counter!("nearfs_local_timeouts_total").increment(1);
+    LOCAL_TIMEOUTS.counter([]).increment(1);
     Error::new(
         ErrorKind::TimedOut,
         format!("{blocked} earlier calls hang in the local filesystem; no more are started"),

@@ -11,6 +11,7 @@ use super::temp::TEMP_PREFIX;
 use crate::error::{Error, Result};
 use crate::io::Beat;
 use crate::metadata::DirEntry;
+use crate::metrics::LIST_SKIPPED;
 use crate::options::ListOptions;
 use crate::path::FsPath;
 
@@ -173,7 +174,7 @@ fn look(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Option<Stat>> {
 }
 
 fn skipped(reason: &'static str) {
-    metrics::counter!("nearfs_list_skipped_total", "backend" => "local", "reason" => reason).increment(1);
+    LIST_SKIPPED.counter(["local", reason]).increment(1);
 }
 
 /// The names of one directory, sorted, in two allocations.
