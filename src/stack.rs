@@ -85,15 +85,17 @@ fn lifetime(span: Option<Duration>) -> Lifetime {
     span.map_or(Lifetime::Forever, Lifetime::For)
 }
 
-/// Limits of one attempt: a little more than the store's own, which say more precisely what was missing.
+/// Limits of one attempt: a little more than the store's own, which say more precisely what was missing; and at most
+/// half of the deadline, so that whoever meets a silent request still sees the next one answered.
 fn attempt(settings: &Settings) -> TimeoutConfig {
     let slack = Duration::from_secs(1);
+    let most = settings.deadline / 2;
     // A first call may be redirected to another region once.
     let first = (settings.connect_timeout + settings.first_byte_timeout) * 2 + slack;
     TimeoutConfig {
-        operation: first.min(settings.deadline),
-        first_item: first.min(settings.deadline),
-        gap: (settings.read_gap_timeout + slack).min(settings.deadline),
+        operation: first.min(most),
+        first_item: first.min(most),
+        gap: (settings.read_gap_timeout + slack).min(most),
         ..Default::default()
     }
 }

@@ -24,9 +24,12 @@ impl Config {
         let mut options = StoreOptions::new(spawner);
         options.s3 = self.s3(&text, &settings);
         options.local.io_timeout = options.local.io_timeout.min(settings.deadline);
+        let mut retry = RetryConfig { max_retries: settings.retries, ..Default::default() };
         // A little less than the deadline, so that the failure itself is reported and not only that time is up.
-        let max_elapsed = settings.deadline.mul_f64(0.9);
-        let retry = RetryConfig { max_retries: settings.retries, max_elapsed, ..Default::default() };
+        retry.max_elapsed = settings.deadline.mul_f64(0.9);
+        // Who comes during a pause must see its end.
+        retry.max_backoff = retry.max_backoff.min(settings.deadline / 4);
+        retry.initial_backoff = retry.initial_backoff.min(retry.max_backoff);
         Ok(StorePlan { settings, options, retry })
     }
 
