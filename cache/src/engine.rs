@@ -19,7 +19,7 @@ use crate::memory::blocks::FileBlocks;
 use crate::metadata::Names;
 use crate::prefetch::connections::Connections;
 use crate::prefetch::siblings::Siblings;
-use crate::prefetch::window::{MAX_WINDOW, WHOLE};
+use crate::prefetch::window::{MAX_PART, MAX_WINDOW, WHOLE};
 use crate::stats::{CacheStats, Counters};
 
 /// How often requests and idle data are looked after.
@@ -129,7 +129,8 @@ impl Engine {
 
     /// Bytes of the file that are in memory.
     pub(crate) fn cached_bytes(&self, path: &FsPath, metadata: &Metadata) -> u64 {
-        let blocks = FileKey::new(path, metadata).and_then(|key| self.files.get(&key).map(|b| Arc::clone(&b)));
+        let blocks =
+            FileKey::new(path, metadata).and_then(|key| self.files.get(&key).map(|b| Arc::clone(&b)));
         blocks.map_or(0, |blocks| blocks.held())
     }
 
@@ -175,10 +176,12 @@ impl Engine {
         }
     }
 
-    /// Bytes that one streamed file may have ahead of its readers.
+    /// Bytes that one streamed file may have ahead of its readers: its share of the memory, but no more than the
+    /// connections that help can fetch twice over. What lies about longer only falls out of the processor's caches.
     pub(crate) fn memory_share(&self) -> u64 {
         let files = self.active_count.load(Ordering::Relaxed).max(1) as u64;
-        (self.memory.limit() / 4 * 3 / files).min(MAX_WINDOW)
+        let useful = 2 * self.connections.target() as u64 * MAX_PART;
+        (self.memory.limit() / 4 * 3 / files).min(MAX_WINDOW).min(useful)
     }
 
     /// Requests that one streamed file may have in flight.

@@ -20,6 +20,8 @@ mod key;
 mod memory;
 mod metadata;
 mod prefetch;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod single_flight;
 mod stats;
 mod sync;

@@ -274,8 +274,9 @@ impl FileBlocks {
             let map = self.map.lock();
             let behind = |e: &&Arc<Extent>| e.end() <= passed.end && e.is_consumed() && !others(e);
             let gone = map.landed(passed.clone()).filter(behind).cloned().collect();
+            // What was read while the rest of its request was still on its way is looked at again.
+            streams[i].dropped = map.first_flying(passed.clone()).unwrap_or(passed.end);
             drop(map);
-            streams[i].dropped = passed.end;
             gone
         };
         gone.iter().for_each(|extent| self.engine.memory.evict(extent));

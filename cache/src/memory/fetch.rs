@@ -185,12 +185,15 @@ impl FileBlocks {
         Ok(self.inner().await?.read_stream(range))
     }
 
-    fn arrived(&self, flight: &Flight, to: u64, now: crate::clock::Tick) {
+    fn arrived(self: &Arc<Self>, flight: &Flight, to: u64, now: crate::clock::Tick) {
         self.progress_at.store(now.0, Ordering::Relaxed);
-        if !self.proven.swap(true, Ordering::AcqRel) {
-            self.slot_freed.notify_waiters();
-        }
+        let first = !self.proven.swap(true, Ordering::AcqRel);
         flight.advance(to, now);
+        if first {
+            // More may be in flight from now on.
+            self.slot_freed.notify_waiters();
+            self.pump();
+        }
     }
 
     fn wrong_length(&self, flight: &Flight) -> Error {

@@ -137,6 +137,11 @@ impl ExtentMap {
             .map(|slot| &slot.extent)
     }
 
+    /// Start of the first extent in `range` that is still being filled.
+    pub(crate) fn first_flying(&self, range: Range<u64>) -> Option<u64> {
+        self.slots.range(range).find(|(_, slot)| slot.flight.is_some()).map(|(start, _)| *start)
+    }
+
     /// The requests that are running.
     pub(crate) fn flights(&self) -> Vec<Arc<Flight>> {
         let mut flights: Vec<Arc<Flight>> = Vec::new();

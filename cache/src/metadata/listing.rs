@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
-use nearfs_backends::{Error, FsPath, Metadata, Result};
+use nearfs_backends::{FsPath, Metadata, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -225,7 +225,7 @@ impl Listing {
 
     /// How it ended, if it did.
     pub(crate) fn end(&self) -> Option<Result<()>> {
-        self.state.lock().end.as_ref().map(|r| r.as_ref().map(|()| ()).map_err(Error::duplicate))
+        self.state.lock().end.as_ref().map(duplicate)
     }
 
     /// Adds a piece of a page.
@@ -363,7 +363,7 @@ impl Listing {
             {
                 let state = self.state.lock();
                 if let Some(end) = state.end.as_ref().filter(|_| state.settled) {
-                    return end.as_ref().map(|()| ()).map_err(Error::duplicate);
+                    return duplicate(end);
                 }
             }
             changed.await;
@@ -382,6 +382,13 @@ impl Listing {
         };
         let (Some((n, a)), Some((m, b))) = (chunks(self), chunks(other)) else { return false };
         n == m && a.iter().flat_map(|c| c.iter()).eq(b.iter().flat_map(|c| c.iter()))
+    }
+}
+
+fn duplicate(end: &Result<()>) -> Result<()> {
+    match end {
+        Ok(()) => Ok(()),
+        Err(e) => Err(e.duplicate()),
     }
 }
 

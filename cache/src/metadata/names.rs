@@ -130,7 +130,7 @@ impl Names {
             .as_ref()
             .and_then(|d| self.listed(d, now))
             .filter(|l| single.is_none_or(|s| s < l.seen()));
-        let known = match listed.map(|l| self.from_listing(&l, path.name())).unwrap_or_default() {
+        let known = match listed.map(|l| self.in_listing(&l, path.name())).unwrap_or_default() {
             Some(known) => known,
             None => match (attribute, absence) {
                 (Some(a), b) if b.is_none_or(|b| b.seen < a.seen) => {
@@ -169,7 +169,7 @@ impl Names {
     }
 
     /// What `listing` says of `name`, perhaps no longer good; `None` if it has not come to it.
-    fn from_listing(&self, listing: &Listing, name: &[u8]) -> Option<Known> {
+    fn in_listing(&self, listing: &Listing, name: &[u8]) -> Option<Known> {
         match listing.find(name) {
             Found::Entry(metadata) => Some(Known { metadata: Some(metadata), expires: listing.expires_at() }),
             Found::Absent => {
@@ -189,29 +189,34 @@ impl Names {
             return Ok(known);
         }
         self.stats.lookup_misses.inc();
-        if let Some(parent) = path.parent() {
-            if let Way::Listing(listing, patience) = self.way(&parent, path) {
-                match tokio::time::timeout(patience, listing.wait_for(path.name())).await {
-                    Ok(Ok(Found::Entry(metadata))) => {
-                        self.passed(&listing, path.name());
-                        return Ok(Known { metadata: Some(metadata), expires: listing.expires_at() });
-                    }
-                    Ok(Ok(Found::Absent)) => {
-                        // Asked for after the lookup began, so it is an answer even with a lifetime of zero.
-                        let expires = self.negative_ttl.from(listing.seen()).min(listing.expires_at());
-                        if self.clock.now() < expires {
-                            return Ok(Known { metadata: None, expires });
-                        }
-                    }
-                    Ok(Err(e)) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                        return Ok(self.absent(path, listing.seen(), self.epochs.of(path)));
-                    }
-                    // Refused, failed, not that far, or its absence must be proven: ask for this name alone.
-                    _ => {}
-                }
-            }
+        if let Some(parent) = path.parent()
+            && let Way::Listing(listing, patience) = self.way(&parent, path)
+            && let Ok(found) = tokio::time::timeout(patience, listing.wait_for(path.name())).await
+            && let Some(known) = self.learn(found, &listing, path)
+        {
+            return Ok(known);
         }
         self.ask(path).await
+    }
+
+    /// What a wait for `listing` to come to `path` has brought. `None` where the name must be asked for alone: the
+    /// listing was refused, has failed or paused, or absence must be proven.
+    fn learn(&self, found: Result<Found>, listing: &Listing, path: &FsPath) -> Option<Known> {
+        match found {
+            Ok(Found::Entry(metadata)) => {
+                self.passed(listing, path.name());
+                Some(Known { metadata: Some(metadata), expires: listing.expires_at() })
+            }
+            Ok(Found::Absent) => {
+                let expires = self.negative_ttl.from(listing.seen()).min(listing.expires_at());
+                (self.clock.now() < expires).then_some(Known { metadata: None, expires })
+            }
+            Ok(Found::Passed | Found::NotYet) => None,
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Some(self.absent(path, listing.seen(), self.epochs.of(path)))
+            }
+            Err(_) => None,
+        }
     }
 
     /// Asks the store for one name; many who want it at once share one request.

@@ -11,7 +11,7 @@ use crate::clock::{Clock, Tick};
 use crate::stats::Counters;
 
 /// Connections prefetch starts with.
-const START: f64 = 16.0;
+const START: f64 = 32.0;
 /// Connections it always may use.
 const LEAST: f64 = 4.0;
 /// Up to this slowdown more connections are believed to help.
@@ -133,6 +133,11 @@ impl Connections {
         Some(Permit { _one: one, ahead: Some(self.ahead.clone()), stats: self.stats.clone() })
     }
 
+    /// Notes that prefetch would use more connections if its share were larger.
+    pub(crate) fn want_more(&self) {
+        self.state.lock().wanted_more = true;
+    }
+
     /// Learns from a request that succeeded.
     pub(crate) fn finished(&self, m: Measured) {
         let now = self.clock.now();
@@ -159,7 +164,8 @@ impl Connections {
             state.wanted_more = false;
         } else if slowdown > SHRINK_ABOVE && m.started >= state.shrunk_at {
             // Once for the requests of one level: those begun before it say nothing of it.
-            state.target = (state.target * 0.75).max(LEAST.min(self.max as f64));
+            let factor = (SHRINK_ABOVE / slowdown).clamp(0.3, 0.8);
+            state.target = (state.target * factor).max(LEAST.min(self.max as f64));
             state.shrunk_at = now;
         }
         self.stats.connections.set(state.target as u64);

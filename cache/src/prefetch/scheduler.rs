@@ -49,6 +49,7 @@ impl FileBlocks {
                 return Some(());
             }
             if self.running() >= connections {
+                self.engine.connections.want_more();
                 return None;
             }
             let phase = stream.phase;
