@@ -44,8 +44,8 @@ const DELETE_BATCH: usize = 256;
 ///   touching it.
 /// * **Versions** are inode, size and modification time. An open file is a descriptor: a rename over it or a
 ///   deletion leaves it readable. After each read its size and time are compared: a file changed in place is
-///   `Stale` from then on. A change that leaves both as they were, or happens through a memory mapping, cannot be
-///   seen.
+///   `Stale` from then on. What cannot be seen: a change that leaves both as they were, one made
+///   through a memory mapping, and the rest of a single write call that was under way at the moment of opening.
 /// * **Writes** go to an unnamed or hidden file first, are synced, and get their name in one step. `Absent` is
 ///   enforced by the kernel. A version condition is checked under a lock that nearfs processes share, right before
 ///   that step; other programs do not know the lock.
