@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt;
+use nearfs_backends::config::LocalConfig;
 use nearfs_backends::io::{Buffer, BufferPool, EngineChoice};
-use nearfs_backends::{ErrorKind, File, FileSystem, MemoryFileSystem, OpenOptions};
+use nearfs_backends::{ErrorKind, File, FileSystem, LocalFileSystem, MemoryFileSystem, OpenOptions};
 
 mod support;
 
@@ -181,10 +182,9 @@ async fn dropped_reads_never_write_into_memory_that_was_given_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_engine_says_why_and_auto_takes_what_works() {
+async fn auto_takes_io_uring_where_it_works_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let config = nearfs_backends::config::LocalConfig::new(dir.path());
-    let fs = nearfs_backends::LocalFileSystem::open(config).await.unwrap();
+    let fs = LocalFileSystem::open(LocalConfig::new(dir.path())).await.unwrap();
     assert_eq!(fs.describe().engine, EngineChoice::Uring);
     assert!(fs.describe().reason.starts_with("io_uring works here (kernel "), "{:?}", fs.describe());
     for text in ["auto", "uring", "psync"] {
@@ -206,4 +206,45 @@ fn reads_need_no_runtime() {
         };
         assert_eq!(futures::executor::block_on(read), "runtime here", "{engine}");
     }
+}
+
+/// Refuses io_uring to this thread and those it starts, as container runtimes do.
+fn forbid_io_uring() {
+    let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
+    let filter = [
+        // The number of the system call is the first word of what the filter sees.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_uring_setup as u32, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: both calls act on the calling thread; `program` and what it points to outlive the second one.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn where_io_uring_is_forbidden_auto_reads_by_threads_and_uring_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), b"read all the same").unwrap();
+    let root = dir.path().to_owned();
+    let forbidden = std::thread::spawn(move || {
+        forbid_io_uring();
+        futures::executor::block_on(async {
+            let config = |engine| LocalConfig { engine, ..LocalConfig::new(&root) };
+            let fs = LocalFileSystem::open(config(EngineChoice::Auto)).await.unwrap();
+            assert_eq!(fs.describe().engine, EngineChoice::Psync);
+            assert!(fs.describe().reason.contains("io_uring is not permitted"), "{:?}", fs.describe());
+            make_cold(&root.join("f"));
+            assert_eq!(open(&fs, "f").await.read_at(0..99).await.unwrap(), "read all the same");
+            let error = LocalFileSystem::open(config(EngineChoice::Uring)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("io_uring is not permitted"), "{error}");
+            assert!(error.context("hint").is_some());
+        });
+    });
+    forbidden.join().unwrap();
 }
