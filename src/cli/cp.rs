@@ -5,9 +5,11 @@ mod transfer;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use clap::Args;
 use futures::{StreamExt, stream};
+use tokio::sync::Semaphore;
 
 use super::context::Context;
 use super::diagnostics::{DONE, FAILED, Failure, INTERRUPTED, Outcome, PARTIAL, complain};
@@ -15,8 +17,14 @@ use super::place::shown;
 use super::progress::Progress;
 use plan::{Job, Plan};
 
-/// Files under way at a time.
-const PARALLEL: usize = 16;
+/// Places for files under way: a small file takes one, a large one [`LARGE_PLACES`].
+const PLACES: usize = 64;
+/// A large file is moved in parallel parts by itself, and holds that many in memory.
+const LARGE_PLACES: u32 = 16;
+/// What is larger, in bytes, is a large file.
+const LARGE: u64 = 8 << 20;
+/// What is given up in the background gets this long before the process ends.
+const CLEAN_UP: Duration = Duration::from_millis(500);
 /// Failed files named at the end.
 const NAMED: usize = 20;
 
@@ -62,6 +70,7 @@ impl Tally {
 pub(crate) async fn run(ctx: &Context, args: CpArgs) -> Outcome {
     let progress = Progress::new(ctx.quiet, "copied", "files");
     let mut tally = Tally::default();
+    let places = Semaphore::new(PLACES);
     let interrupted = || Err(Failure::Silent(INTERRUPTED));
     let plan = tokio::select! {
         plan = Plan::of(ctx, &args, &mut tally) => plan?,
@@ -88,12 +97,12 @@ pub(crate) async fn run(ctx: &Context, args: CpArgs) -> Outcome {
                     .map(|job| async {
                         match job {
                             Ok(Job { name, work }) => {
-                                (name, transfer::one(ctx, &copy, &work, &progress).await)
+                                (name, transfer::one(ctx, &copy, &work, &progress, &places).await)
                             }
                             Err(error) => (copy.source.typed.clone(), Err(error)),
                         }
                     })
-                    .buffer_unordered(PARALLEL);
+                    .buffer_unordered(PLACES);
                 while let Some((name, result)) = done.next().await {
                     match result {
                         Ok(true) => tally.copied += 1,
@@ -109,6 +118,8 @@ pub(crate) async fn run(ctx: &Context, args: CpArgs) -> Outcome {
     }
     progress.finish();
     if ctx.interrupt.is_cancelled() {
+        // An upload that was just about to begin is given up in the background, once its answer is there.
+        tokio::time::sleep(CLEAN_UP).await;
         return interrupted();
     }
     Ok(summary(&tally))

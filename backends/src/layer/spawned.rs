@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::AbortHandle;
 
 use crate::capability::Capabilities;
@@ -133,7 +133,8 @@ impl FileSystem for SpawnedLayer {
         let (inner, at) = (self.inner.clone(), path.clone());
         let writer = self.spawner.run(async move { inner.create(&at, options).await }).await?;
         Ok(Box::new(SpawnedWriter {
-            writer: Some(writer),
+            writer: Arc::new(Mutex::new(Some(writer))),
+            broken: false,
             path: path.clone(),
             spawner: self.spawner.clone(),
         }))
@@ -217,42 +218,61 @@ impl File for SpawnedFile {
 /// A writer whose calls run elsewhere; it is away while one does, and a dropped call takes it along (which aborts).
 #[derive(Debug)]
 struct SpawnedWriter {
-    writer: Option<Box<dyn FileWriter>>,
+    /// Shared with the call under way: whoever drops that call can still abort the writer and wait for it.
+    writer: Arc<Mutex<Option<Box<dyn FileWriter>>>>,
+    /// A call was dropped or has failed: nobody knows what of it was taken.
+    broken: bool,
     path: FsPath,
     spawner: Spawner,
 }
 
 impl SpawnedWriter {
-    fn take(&mut self, operation: &'static str) -> Result<Box<dyn FileWriter>> {
-        self.writer.take().ok_or_else(|| {
-            Error::new(ErrorKind::Interrupted, "the writer was aborted when one of its calls was dropped")
-                .during(operation)
-                .at(&self.path)
-        })
+    fn check(&self, operation: &'static str) -> Result<()> {
+        match self.broken {
+            true => Err(broken(operation, &self.path)),
+            false => Ok(()),
+        }
     }
+}
+
+fn broken(operation: &'static str, path: &FsPath) -> Error {
+    Error::new(
+        ErrorKind::Interrupted,
+        "one of the writer's calls was dropped or failed: it can only be aborted",
+    )
+    .during(operation)
+    .at(path)
 }
 
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl FileWriter for SpawnedWriter {
     async fn write(&mut self, data: Bytes) -> Result<()> {
-        let mut writer = self.take("write")?;
+        self.check("write")?;
+        self.broken = true;
+        let (writer, path) = (self.writer.clone(), self.path.clone());
         let task = self.spawner.run(async move {
-            let result = writer.write(data).await;
-            Ok((writer, result))
+            match &mut *writer.lock().await {
+                Some(writer) => writer.write(data).await,
+                None => Err(broken("write", &path)),
+            }
         });
-        let (writer, result) = task.await?;
-        self.writer = Some(writer);
-        result
+        task.await?;
+        self.broken = false;
+        Ok(())
     }
 
-    async fn finish(mut self: Box<Self>) -> Result<Metadata> {
-        let writer = self.take("finish")?;
-        self.spawner.run(writer.finish()).await
+    async fn finish(self: Box<Self>) -> Result<Metadata> {
+        self.check("finish")?;
+        match self.writer.lock().await.take() {
+            Some(writer) => self.spawner.run(writer.finish()).await,
+            None => Err(broken("finish", &self.path)),
+        }
     }
 
-    async fn abort(mut self: Box<Self>) -> Result<()> {
-        match self.writer.take() {
+    async fn abort(self: Box<Self>) -> Result<()> {
+        // A call that was dropped lets go as soon as the runtime gets to it.
+        match self.writer.lock().await.take() {
             Some(writer) => self.spawner.run(writer.abort()).await,
             None => Ok(()),
         }
@@ -263,6 +283,6 @@ impl Drop for SpawnedWriter {
     fn drop(&mut self) {
         // Aborting may start a task, which needs the runtime, and this thread may have none.
         let _inside = self.spawner.handle().enter();
-        self.writer = None;
+        self.writer = Arc::default();
     }
 }

@@ -6,9 +6,11 @@ use nearfs::{
     OpenOptions, Result,
 };
 use tokio::io::AsyncReadExt;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{Copy, Work};
+use super::{LARGE, LARGE_PLACES};
 use crate::cli::context::Context;
 use crate::cli::diagnostics::Outcome;
 use crate::cli::place::Place;
@@ -18,7 +20,16 @@ use crate::cli::progress::Progress;
 const CHUNK: usize = 1 << 20;
 
 /// Copies one file or makes one directory; `true` for a file.
-pub(super) async fn one(ctx: &Context, copy: &Copy, work: &Work, progress: &Progress) -> Result<bool> {
+pub(super) async fn one(
+    ctx: &Context,
+    copy: &Copy,
+    work: &Work,
+    progress: &Progress,
+    places: &Semaphore,
+) -> Result<bool> {
+    let large = matches!(work, Work::File { metadata, .. } if metadata.size > LARGE);
+    // Never closed, so there is always a place to come.
+    let _place = places.acquire_many(if large { LARGE_PLACES } else { 1 }).await;
     if ctx.interrupt.is_cancelled() {
         return Err(stopped());
     }
