@@ -5,6 +5,7 @@
 //! expiry · [`walk`]: listing ahead of a walk.
 
 mod attributes;
+mod chunks;
 mod directory;
 mod expiry;
 mod lister;

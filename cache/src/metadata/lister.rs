@@ -8,7 +8,7 @@ use futures::StreamExt;
 use nearfs_backends::{DirEntry, Error, ErrorKind, FsPath, ListOptions, Result};
 
 use super::directory::{Directory, State};
-use super::listing::{ListedEntry, Listing, name_in};
+use super::listing::{Begin, ListedEntry, Listing, name_in};
 use super::names::Names;
 
 /// Entries taken from the store's stream at a time, if they are there.
@@ -53,7 +53,17 @@ impl Names {
         let seen = self.clock.now();
         let (id, epoch) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), self.epochs.of(&directory.path));
         let expires = self.metadata_ttl.from(seen);
-        let listing = Arc::new(Listing::new(id, &self.clock, seen, expires, epoch, allowed));
+        let listing = Arc::new(Listing::new(Begin {
+            id,
+            clock: &self.clock,
+            seen,
+            expires,
+            epoch,
+            allowed,
+            most: self.max_entries,
+            fs: &self.fs,
+            dir: &directory.path,
+        }));
         state.running = Some(listing.clone());
         state.asks = 0;
         let (names, task) =
@@ -88,7 +98,7 @@ impl Names {
             }
             match (kind, keep) {
                 (None, Some(old)) => old.renew(listing),
-                (None, None) if listing.len() <= self.max_entries => state.listing = Some(listing.clone()),
+                (None, None) if !listing.is_oversize() => state.listing = Some(listing.clone()),
                 (None, None) => state.listing = None,
                 (Some(ErrorKind::NotFound | ErrorKind::NotADirectory), _) => state.listing = None,
                 (Some(_), _) => {}
@@ -135,6 +145,14 @@ impl Task {
                 }
             }
             self.listing.push(entries);
+            if self.listing.is_oversize() && !self.listing.was_shown() {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "the directory is larger than what is remembered",
+                )
+                .during("list")
+                .at(&self.directory.path));
+            }
             if let Some(e) = failed {
                 return Err(e);
             }

@@ -1,15 +1,16 @@
 //! [`Listing`]: the entries of one directory as the store listed them, growing while pages arrive.
 
-use std::cmp::Ordering;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
-use nearfs_backends::{FsPath, Metadata, Result};
+use futures::StreamExt;
+use nearfs_backends::{Error, ErrorKind, FileSystem, FsPath, ListOptions, Metadata, Result};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::chunks::{Chunks, Place, Search};
 use crate::clock::{Clock, Tick};
 
 /// One name of a directory.
@@ -59,6 +60,9 @@ pub struct Listing {
     outdated: AtomicBool,
     /// A reader has been given it, so it keeps its own identity.
     shown: AtomicBool,
+    /// Entries held at once.
+    most: usize,
+    source: (Arc<dyn FileSystem>, FsPath),
     state: Mutex<State>,
     changed: Notify,
     wanted: Notify,
@@ -66,22 +70,39 @@ pub struct Listing {
 
 #[derive(Debug, Default)]
 struct State {
-    chunks: Vec<Chunk>,
-    len: usize,
+    chunks: Chunks,
     end: Option<Result<()>>,
     /// The end has been taken note of where listings are remembered.
     settled: bool,
-    /// Indexes of the directories among the entries.
-    dirs: Vec<u32>,
     /// The fetcher pauses when this many entries are here.
     allowed: usize,
-    unordered: bool,
 }
 
-#[derive(Debug)]
-struct Chunk {
-    start: usize,
-    entries: Arc<[ListedEntry]>,
+/// What [`Listing::entries`] finds.
+enum Page {
+    Here(Result<ListingPage>),
+    /// The entries were let go: they begin at `start`, are `len`, and follow the name `after`.
+    Gone {
+        start: usize,
+        len: usize,
+        after: Option<Box<[u8]>>,
+    },
+    NotYet,
+}
+
+/// Where and when a listing is made.
+pub(crate) struct Begin<'a> {
+    pub(crate) id: u64,
+    pub(crate) clock: &'a Clock,
+    pub(crate) seen: Tick,
+    pub(crate) expires: Tick,
+    pub(crate) epoch: u64,
+    /// Entries after which it pauses.
+    pub(crate) allowed: usize,
+    /// Entries held at once.
+    pub(crate) most: usize,
+    pub(crate) fs: &'a Arc<dyn FileSystem>,
+    pub(crate) dir: &'a FsPath,
 }
 
 /// What a listing knows of one name.
@@ -98,16 +119,18 @@ pub(crate) enum Found {
 }
 
 impl Listing {
-    pub(crate) fn new(id: u64, clock: &Clock, seen: Tick, expires: Tick, epoch: u64, allowed: usize) -> Self {
+    pub(crate) fn new(begin: Begin<'_>) -> Self {
         Listing {
-            id,
-            clock: clock.clone(),
-            seen: AtomicU64::new(seen.0),
-            epoch: AtomicU64::new(epoch),
+            id: begin.id,
+            clock: begin.clock.clone(),
+            seen: AtomicU64::new(begin.seen.0),
+            epoch: AtomicU64::new(begin.epoch),
             outdated: AtomicBool::new(false),
             shown: AtomicBool::new(false),
-            expires: AtomicU64::new(expires.0),
-            state: Mutex::new(State { allowed, ..State::default() }),
+            expires: AtomicU64::new(begin.expires.0),
+            most: begin.most.max(READ_AHEAD * 2),
+            source: (begin.fs.clone(), begin.dir.clone()),
+            state: Mutex::new(State { allowed: begin.allowed, ..State::default() }),
             changed: Notify::new(),
             wanted: Notify::new(),
         }
@@ -123,10 +146,12 @@ impl Listing {
         self.clock.instant(self.expires_at())
     }
 
-    /// At most `max` entries from index `from` on. Waits only if none of them is here yet and more may come.
+    /// At most `max` entries from index `from` on. Waits only if none of them is here yet and more may come, or if
+    /// they were let go again, which happens to the front of a directory with more entries than are remembered.
     ///
     /// # Errors
     /// What ended the listing before `from` was reached: `NotFound`, `NotADirectory`, others as the store answers.
+    /// `Stale` if entries that were let go have changed meanwhile: list the directory again.
     ///
     /// # Cancellation
     /// Dropping the call leaves the listing running for its other readers.
@@ -136,37 +161,70 @@ impl Listing {
             tokio::pin!(changed);
             changed.as_mut().enable();
             self.allow(from.saturating_add(max.max(READ_AHEAD)));
-            if let Some(page) = self.page(from, max) {
-                return page;
+            match self.page(from, max) {
+                Page::Here(page) => return page,
+                Page::Gone { start, len, after } => return self.again(from, max, start, len, after).await,
+                Page::NotYet => changed.await,
             }
-            changed.await;
         }
     }
 
     /// The same without waiting. `None` if it would wait, or fail.
     pub fn peek_entries(&self, from: usize, max: usize) -> Option<ListingPage> {
-        self.page(from, max).and_then(Result::ok)
+        match self.page(from, max) {
+            Page::Here(page) => page.ok(),
+            Page::Gone { .. } | Page::NotYet => None,
+        }
     }
 
-    fn page(&self, from: usize, max: usize) -> Option<Result<ListingPage>> {
+    fn page(&self, from: usize, max: usize) -> Page {
         let state = self.state.lock();
-        if from < state.len {
-            let at = state.chunks.partition_point(|c| c.start <= from) - 1;
-            let chunk = &state.chunks[at];
-            let first = from - chunk.start;
-            let last = chunk.entries.len().min(first.saturating_add(max.max(1)));
-            let end = chunk.start + last == state.len && matches!(state.end, Some(Ok(())));
-            let entries = ListedEntries { chunk: chunk.entries.clone(), range: first..last };
-            return Some(Ok(ListingPage { entries, end }));
+        match (state.chunks.place(from), &state.end) {
+            (Some(Place::Here(chunk, start)), end) => {
+                let first = from - start;
+                let last = chunk.len().min(first.saturating_add(max.max(1)));
+                let end = start + last == state.chunks.len() && matches!(end, Some(Ok(())));
+                Page::Here(Ok(ListingPage { entries: ListedEntries { chunk, range: first..last }, end }))
+            }
+            (Some(Place::Gone { start, len, after }), _) => Page::Gone { start, len, after },
+            (None, None) => Page::NotYet,
+            (None, Some(Ok(()))) => {
+                let entries = ListedEntries { chunk: Arc::new([]), range: 0..0 };
+                Page::Here(Ok(ListingPage { entries, end: true }))
+            }
+            (None, Some(Err(e))) => Page::Here(Err(e.duplicate())),
         }
-        match &state.end {
-            None => None,
-            Some(Ok(())) => Some(Ok(ListingPage {
-                entries: ListedEntries { chunk: Arc::new([]), range: 0..0 },
-                end: true,
-            })),
-            Some(Err(e)) => Some(Err(e.duplicate())),
+    }
+
+    /// Lists entries again that were let go.
+    async fn again(
+        &self,
+        from: usize,
+        max: usize,
+        start: usize,
+        len: usize,
+        after: Option<Box<[u8]>>,
+    ) -> Result<ListingPage> {
+        let (fs, dir) = &self.source;
+        let start_after = after.map(|name| dir.join(name)).transpose()?;
+        let mut stream = fs.list(dir, ListOptions { recursive: false, start_after }).take(len);
+        let mut entries = Vec::with_capacity(len);
+        while let Some(entry) = stream.next().await {
+            let entry = entry?;
+            entries
+                .extend(name_in(dir, &entry.path).map(|name| ListedEntry { name, metadata: entry.metadata }));
         }
+        if entries.len() < len {
+            return Err(Error::new(
+                ErrorKind::Stale,
+                "the directory has changed while it was read; read it again",
+            )
+            .during("list")
+            .at(dir));
+        }
+        let first = from - start;
+        let range = first..len.min(first.saturating_add(max.max(1)));
+        Ok(ListingPage { entries: ListedEntries { chunk: entries.into(), range }, end: false })
     }
 
     /// When the store was asked.
@@ -209,18 +267,17 @@ impl Listing {
 
     /// The directories among its entries with indexes from `from` on, as far as they are here; at most `max`.
     pub(crate) fn dirs_from(&self, from: usize, max: usize) -> Vec<(usize, Box<[u8]>)> {
-        let state = self.state.lock();
-        let first = state.dirs.partition_point(|i| (*i as usize) < from);
-        let name = |i: usize| {
-            let chunk = &state.chunks[state.chunks.partition_point(|c| c.start <= i) - 1];
-            (i, chunk.entries[i - chunk.start].name.clone())
-        };
-        state.dirs[first..].iter().take(max).map(|i| name(*i as usize)).collect()
+        self.state.lock().chunks.dirs_from(from, max)
     }
 
-    /// Entries here now.
+    /// Entries that have come.
     pub(crate) fn len(&self) -> usize {
-        self.state.lock().len
+        self.state.lock().chunks.len()
+    }
+
+    /// True if it has more entries than may be held.
+    pub(crate) fn is_oversize(&self) -> bool {
+        self.len() > self.most
     }
 
     /// How it ended, if it did.
@@ -234,15 +291,8 @@ impl Listing {
             return;
         }
         let mut state = self.state.lock();
-        let last = state.chunks.last().and_then(|c| c.entries.last());
-        let ordered = last.is_none_or(|last| cmp_names(&last.name, &entries[0].name).is_lt())
-            && entries.is_sorted_by(|a, b| cmp_names(&a.name, &b.name).is_lt());
-        state.unordered |= !ordered;
-        let start = state.len;
-        let dirs = entries.iter().enumerate().filter(|(_, e)| e.metadata.is_dir());
-        state.dirs.extend(dirs.filter_map(|(i, _)| u32::try_from(start + i).ok()));
-        state.len += entries.len();
-        state.chunks.push(Chunk { start, entries: entries.into() });
+        state.chunks.push(entries);
+        state.chunks.shrink(self.most);
         drop(state);
         self.changed.notify_waiters();
     }
@@ -276,7 +326,7 @@ impl Listing {
             wanted.as_mut().enable();
             {
                 let state = self.state.lock();
-                if state.len < state.allowed {
+                if state.chunks.len() < state.allowed {
                     return;
                 }
             }
@@ -288,45 +338,27 @@ impl Listing {
     pub(crate) fn find(&self, name: &[u8]) -> Found {
         let state = self.state.lock();
         let complete = matches!(state.end, Some(Ok(())));
-        if state.unordered {
-            let entries = state.chunks.iter().flat_map(|c| c.entries.iter());
-            return match entries.into_iter().find(|e| &*e.name == name) {
-                Some(entry) => Found::Entry(entry.metadata.clone()),
-                None if complete => Found::Absent,
-                None => Found::NotYet,
-            };
-        }
-        let at = state
-            .chunks
-            .partition_point(|c| c.entries.last().is_some_and(|e| cmp_names(&e.name, name).is_lt()));
-        match state.chunks.get(at) {
-            Some(chunk) => match chunk.entries.binary_search_by(|e| cmp_names(&e.name, name)) {
-                Ok(i) => Found::Entry(chunk.entries[i].metadata.clone()),
-                Err(_) if complete => Found::Absent,
-                Err(_) => Found::Passed,
-            },
-            None if complete => Found::Absent,
-            None => Found::NotYet,
+        match state.chunks.search(name) {
+            Search::Entry(_, entry) => Found::Entry(entry.metadata.clone()),
+            _ if complete && state.chunks.lacks(name) => Found::Absent,
+            Search::Missing => Found::Passed,
+            Search::Unknown if state.chunks.is_partial() => Found::Passed,
+            Search::Unknown | Search::Behind => Found::NotYet,
         }
     }
 
-    /// The index of `name`, if it is here (and the listing is ordered).
+    /// The index of `name`, if it is here.
     pub(crate) fn position(&self, name: &[u8]) -> Option<usize> {
-        let state = self.state.lock();
-        if state.unordered {
-            return None;
+        match self.state.lock().chunks.search(name) {
+            Search::Entry(index, _) => Some(index),
+            _ => None,
         }
-        let at = state
-            .chunks
-            .partition_point(|c| c.entries.last().is_some_and(|e| cmp_names(&e.name, name).is_lt()));
-        let chunk = state.chunks.get(at)?;
-        chunk.entries.binary_search_by(|e| cmp_names(&e.name, name)).ok().map(|i| chunk.start + i)
     }
 
     /// True if it does not go on before more is wanted.
     pub(crate) fn is_paused(&self) -> bool {
         let state = self.state.lock();
-        state.end.is_none() && state.len >= state.allowed
+        state.end.is_none() && state.chunks.len() >= state.allowed
     }
 
     /// Waits until the listing knows of `name`, has paused, or has failed.
@@ -375,12 +407,12 @@ impl Listing {
         if std::ptr::eq(self, other) {
             return true;
         }
-        let chunks = |l: &Listing| {
+        let pieces = |l: &Listing| {
             let state = l.state.lock();
-            let complete = matches!(state.end, Some(Ok(())));
-            complete.then(|| (state.len, state.chunks.iter().map(|c| c.entries.clone()).collect::<Vec<_>>()))
+            let whole = matches!(state.end, Some(Ok(()))) && !state.chunks.is_partial();
+            whole.then(|| (state.chunks.len(), state.chunks.pieces()))
         };
-        let (Some((n, a)), Some((m, b))) = (chunks(self), chunks(other)) else { return false };
+        let (Some((n, a)), Some((m, b))) = (pieces(self), pieces(other)) else { return false };
         n == m && a.iter().flat_map(|c| c.iter()).eq(b.iter().flat_map(|c| c.iter()))
     }
 }
@@ -394,15 +426,6 @@ fn duplicate(end: &Result<()>) -> Result<()> {
 
 /// How far a listing may run ahead of its reader, in entries: ten pages of an object store.
 pub(crate) const READ_AHEAD: usize = 10_000;
-
-/// The order of [`FsPath::cmp_listing`] for two names of one directory: as if both ended in `/`.
-pub(crate) fn cmp_names(a: &[u8], b: &[u8]) -> Ordering {
-    let n = a.len().min(b.len());
-    a[..n].cmp(&b[..n]).then_with(|| match (a.get(n), b.get(n)) {
-        (None, None) => Ordering::Equal,
-        (x, y) => x.unwrap_or(&b'/').cmp(y.unwrap_or(&b'/')),
-    })
-}
 
 /// `entry` of the listing of `dir` without its directory; `None` if it does not lie in it.
 pub(crate) fn name_in(dir: &FsPath, path: &FsPath) -> Option<Box<[u8]>> {

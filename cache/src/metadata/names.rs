@@ -386,10 +386,14 @@ impl Names {
             let running =
                 running.unwrap_or_else(|| self.start(&directory, &mut state, Cause::Read, READ_AHEAD));
             running.allow(READ_AHEAD);
-            (running, state.listing.clone())
+            let old = state.listing.clone().filter(|old| old.len() <= PAGE);
+            if old.is_none() {
+                running.show();
+            }
+            (running, old)
         };
         self.visited(dir);
-        if let Some(old) = old.filter(|old| old.len() <= PAGE) {
+        if let Some(old) = old {
             // A renewal of one page takes no longer than its first entries do, and may find that nothing changed.
             running.wait_end().await?;
             if let Some(listing) =

@@ -39,7 +39,7 @@ impl FileBlocks {
     /// `None` if a limit was met.
     fn fill_forward(self: &Arc<Self>, stream: &mut Stream, share: u64, connections: usize) -> Option<()> {
         let window = window::ahead(stream, share);
-        let part = window::part(window);
+        let part = window::part(window, connections);
         let last = self.size().min(stream.limit);
         let end = stream.high.saturating_add(window).min(last);
         loop {

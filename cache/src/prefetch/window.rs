@@ -14,7 +14,7 @@ pub(crate) const MAX_WINDOW: u64 = 128 << 20;
 /// Largest part, in bytes. With 30 ms to the first byte and 90 MB/s per connection, a window of 128 MiB in parts of
 /// 4, 3 and 2 MiB gives 1.7, 2.1 and 2.5 GB/s over 32, 42 and 64 connections; smaller parts cost more requests.
 pub(crate) const MAX_PART: u64 = 4 << 20;
-/// Parts that a window is cut into, if they are not too small or too large then.
+/// Most parts that a window is cut into, if they are not too small or too large then.
 const PARTS: u64 = 40;
 /// Smallest window worth a request.
 const MIN_WINDOW: u64 = 512 << 10;
@@ -37,9 +37,10 @@ pub(crate) fn ahead(stream: &Stream, most: u64) -> u64 {
     (run * factor).clamp(MIN_WINDOW, MAX_WINDOW).min(most)
 }
 
-/// The size of the requests that fill a window of `window` bytes: many small ones while it is small.
-pub(crate) fn part(window: u64) -> u64 {
-    let part = (window / PARTS).clamp(MAX_EXTENT.min(window.max(1)), MAX_PART);
+/// The size of the requests that fill a window of `window` bytes over `connections`: many small ones while it is
+/// small, few large ones where few connections do.
+pub(crate) fn part(window: u64, connections: usize) -> u64 {
+    let part = (window / PARTS.min(connections.max(1) as u64)).clamp(MAX_EXTENT.min(window.max(1)), MAX_PART);
     if part > MAX_EXTENT { part / MAX_EXTENT * MAX_EXTENT } else { part }
 }
 

@@ -311,19 +311,36 @@ async fn a_directory_in_use_is_renewed_before_it_expires() {
 #[tokio::test]
 async fn more_entries_than_are_remembered_are_still_listed() {
     let world = World::new(|c| c.max_entries = 1000);
-    for i in 0..3000 {
-        world.put(&format!("big/{i:04}"), "x").await;
+    for i in 0..25_000 {
+        world.put(&format!("big/{i:05}"), "x").await;
     }
     for dir in 0..20 {
         for i in 0..100 {
             world.put(&format!("small/{dir}/{i}"), "x").await;
         }
     }
-    assert_eq!(world.names("big").await.len(), 3000);
+    let big = world.names("big").await;
+    assert!(big.len() == 25_000 && big.is_sorted());
     for dir in 0..20 {
         assert_eq!(world.names(&format!("small/{dir}")).await.len(), 100);
     }
-    assert_eq!(world.names("big").await.len(), 3000);
     let stats = world.cache.stats();
     assert!(stats.entries <= 1300 && stats.entries > 0, "{} entries remembered", stats.entries);
+    // What was let go is listed again when a reader goes back.
+    let listing = world.cache.read_dir(&path("big")).await.unwrap();
+    let mut seen = 0;
+    while seen < 25_000 {
+        seen += listing.entries(seen, 1000).await.unwrap().entries.len();
+    }
+    assert!(listing.peek_entries(0, 10).is_none());
+    for index in [0, 999, 1000, 4321] {
+        let page = listing.entries(index, 10).await.unwrap();
+        assert_eq!(&*page.entries[0].name, format!("{index:05}").as_bytes());
+    }
+    // Lookups do not make such a listing.
+    let before = world.calls().1;
+    for i in (0..25_000).step_by(100) {
+        assert_eq!(world.size(&format!("big/{i:05}")).await, Some(1));
+    }
+    assert!(world.calls().1 <= before + 1);
 }
