@@ -14,6 +14,10 @@ const MAX_SINGLES: usize = 32;
 const NEAR: u64 = 64 << 10;
 /// How far reads of an established stream may stray: readahead delivers this much out of order.
 const STRAY: u64 = 8 << 20;
+/// Reads ahead of a stream, with a gap before them, that show that the gap is left out on purpose.
+const LEAPS: usize = 8;
+/// A read ahead of a stream is forgotten after so many reads of the file: it was there by chance.
+const LEAP_AGE: u64 = 64;
 /// Equal steps in a row that make a stride.
 const STRIDE_STEPS: u32 = 3;
 
@@ -34,6 +38,8 @@ pub(crate) struct Stream {
     pub(crate) limit: u64,
     /// Where in a MiB its large reads end, so that one of them is one extent.
     pub(crate) phase: u64,
+    /// Reads beyond `high` that came out of order, and when.
+    leaps: Vec<(u64, Range<u64>)>,
     used: u64,
 }
 
@@ -87,9 +93,6 @@ impl Detector {
         if let Some(i) = self.follow(range) {
             return Pattern::Stream(i);
         }
-        if steps >= STRIDE_STEPS {
-            return Pattern::Strided { stride: self.stride, steps };
-        }
         if let Some(i) = self.begin(range) {
             return Pattern::Stream(i);
         }
@@ -97,7 +100,7 @@ impl Detector {
             self.singles.pop_front();
         }
         self.singles.push_back(range.clone());
-        Pattern::Random
+        if steps >= STRIDE_STEPS { Pattern::Strided { stride: self.stride, steps } } else { Pattern::Random }
     }
 
     /// Takes the reader's word that it will read `range` from front to back.
@@ -112,6 +115,7 @@ impl Detector {
             dropped: range.start,
             limit: range.end,
             phase: 0,
+            leaps: Vec::new(),
             used: self.clock,
         };
         self.insert(stream)
@@ -149,8 +153,8 @@ impl Detector {
             match s.direction {
                 Direction::Forward if late => Some(0),
                 Direction::Forward => (ahead <= stray && range.end > s.high).then_some(ahead),
-                Direction::Backward => (behind <= stray && range.start < s.low).then_some(behind),
-                Direction::Unsure => Some(ahead.min(behind)).filter(|d| *d <= stray),
+                Direction::Backward => (behind <= NEAR && range.start < s.low).then_some(behind),
+                Direction::Unsure => Some(ahead.min(behind)).filter(|d| *d <= NEAR),
             }
         };
         let found = self.streams.iter().enumerate().filter_map(|(i, s)| Some((distance(s)?, i))).min()?;
@@ -160,8 +164,10 @@ impl Detector {
             stream.direction = if forward { Direction::Forward } else { Direction::Backward };
             stream.planned = if forward { range.end } else { range.start };
         }
-        stream.low = stream.low.min(range.start);
-        stream.high = stream.high.max(range.end);
+        match stream.direction {
+            Direction::Forward => stream.go_on(range, clock),
+            _ => stream.low = stream.low.min(range.start),
+        }
         stream.bytes += range.end - range.start;
         stream.used = clock;
         stream.keep_phase(range);
@@ -185,6 +191,7 @@ impl Detector {
             dropped: low,
             limit: u64::MAX,
             phase: 0,
+            leaps: Vec::new(),
             used: self.clock,
         };
         stream.keep_phase(range);
@@ -203,9 +210,98 @@ impl Detector {
 }
 
 impl Stream {
+    /// Moves on to the end of `range`, if nothing is left out before it.
+    fn go_on(&mut self, range: &Range<u64>, clock: u64) {
+        if range.start > self.high + NEAR {
+            self.leaps.retain(|(at, _)| clock - at < LEAP_AGE);
+            self.leaps.push((clock, range.clone()));
+            if self.leaps.len() < LEAPS {
+                return;
+            }
+            self.high = self.leaps.drain(..).map(|(_, r)| r.end).fold(self.high, u64::max);
+            return;
+        }
+        self.high = self.high.max(range.end);
+        while let Some(i) = self.leaps.iter().position(|(_, r)| r.start <= self.high + NEAR) {
+            self.high = self.high.max(self.leaps.swap_remove(i).1.end);
+        }
+    }
+
     fn keep_phase(&mut self, range: &Range<u64>) {
         if range.end - range.start >= 512 << 10 {
             self.phase = range.end % (1 << 20);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: u64 = 1 << 10;
+    const M: u64 = 1 << 20;
+
+    fn read(d: &mut Detector, at: u64, len: u64) -> Pattern {
+        d.record(&(at..at + len))
+    }
+
+    #[test]
+    fn a_stream_is_seen_at_its_second_read_and_through_disorder() {
+        let mut d = Detector::default();
+        assert!(d.is_new());
+        assert_eq!(read(&mut d, 0, 128 * K), Pattern::Random);
+        assert_eq!(read(&mut d, 128 * K, 128 * K), Pattern::Stream(0));
+        // As readahead delivers: side by side and out of order.
+        for at in [3, 2, 4, 7, 6, 5, 8, 9, 11, 10] {
+            assert_eq!(read(&mut d, at * 128 * K, 128 * K), Pattern::Stream(0), "{at}");
+        }
+        let stream = &d.streams()[0];
+        assert_eq!((stream.direction, stream.high), (Direction::Forward, 12 * 128 * K));
+    }
+
+    #[test]
+    fn interleaved_streams_are_told_apart() {
+        let mut d = Detector::default();
+        for i in 0..20 {
+            for s in 0..5u64 {
+                let pattern = read(&mut d, s * 100 * M + i * 256 * K, 256 * K);
+                assert_eq!(matches!(pattern, Pattern::Stream(_)), i > 0, "stream {s}, read {i}");
+            }
+        }
+        let highs: Vec<u64> = d.streams().iter().map(|s| s.high % (100 * M)).collect();
+        assert_eq!(highs, [20 * 256 * K; 5]);
+    }
+
+    #[test]
+    fn backward_and_strided_reads_are_recognised() {
+        let mut d = Detector::default();
+        for i in (0..20).rev() {
+            read(&mut d, i * 256 * K, 256 * K);
+        }
+        assert_eq!((d.streams()[0].direction, d.streams()[0].low), (Direction::Backward, 0));
+        let mut d = Detector::default();
+        let patterns: Vec<_> = (0..8).map(|i| read(&mut d, i * M, 64 * K)).collect();
+        assert_eq!(patterns[7], Pattern::Strided { stride: M as i64, steps: 7 });
+        assert_eq!(patterns[1], Pattern::Random);
+    }
+
+    #[test]
+    fn random_reads_near_a_stream_do_not_carry_it_on() {
+        let mut d = Detector::default();
+        for i in 0..200 {
+            read(&mut d, i * M, M);
+        }
+        let mut seed = 9u64;
+        for _ in 0..500 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            read(&mut d, (seed >> 20) % (1 << 18) * 4096, 64 * K);
+        }
+        assert!(d.streams()[0].high < 201 * M, "{}", d.streams()[0].high);
+        // But somebody who leaves out much on purpose is followed.
+        let high = d.streams()[0].high;
+        for i in 1..20 {
+            read(&mut d, high + i * 400 * K, 100 * K);
+        }
+        assert!(d.streams()[0].high > high + 3 * M);
     }
 }
