@@ -1,7 +1,7 @@
 //! What the cache costs and gains, as ratios in one run: a hit, and streams, small files, random reads and a walk
 //! against a plain parallel client of the same store.
 //!
-//! `cargo bench -p nearfs-cache [-- PART…]` with parts of `hit stream small random walk`; `stream trace`
+//! `cargo bench -p nearfs-cache [-- PART…]` with parts of `hit stream small random first walk`; `stream trace`
 //! shows how a stream gets going.
 
 use std::sync::Arc;
@@ -43,6 +43,9 @@ fn main() {
     }
     if on("random") {
         random(&runtime, &lab);
+    }
+    if on("first") {
+        first(&runtime, &lab);
     }
     if on("walk") {
         lab.tree("b", "walk", 500, 100, 0);
@@ -252,6 +255,39 @@ fn random(runtime: &tokio::runtime::Runtime, lab: &Lab) {
         cached.0 / plain.0,
         fetched as f64 / bytes as f64,
     );
+}
+
+/// Time to the first 4 KiB of objects whose metadata is known.
+fn first(runtime: &tokio::runtime::Runtime, lab: &Lab) {
+    const COUNT: usize = 60;
+    let keys: Vec<String> = (0..COUNT).map(|i| format!("first/{i:02}")).collect();
+    keys.iter().for_each(|key| _ = lab.put_synthetic("b", key, GIB, 7));
+    let middle = |mut times: Vec<Duration>| {
+        times.sort();
+        times[COUNT / 2]
+    };
+    let plain = (0..COUNT).map(|i| {
+        let job = fetch::random("b", &keys[i], GIB, 4096, 1, 1);
+        Duration::from_secs_f64(fetch::run(lab.address(), 1, &job).unwrap().seconds)
+    });
+    let plain = middle(plain.collect());
+    runtime.block_on(async {
+        let (store, cache) = (store(lab).await, cache(lab, |_| ()).await);
+        assert_eq!(walk(&cache, "first").await, COUNT);
+        let (mut raw, mut cached) = (Vec::new(), Vec::new());
+        for key in &keys {
+            let path = FsPath::parse(key).unwrap();
+            let metadata = cache.stat(&path).await.unwrap();
+            let started = Instant::now();
+            let options = nearfs_backends::OpenOptions { metadata: Some(metadata.clone()) };
+            store.open(&path, options).await.unwrap().read_at(0..4096).await.unwrap();
+            raw.push(started.elapsed());
+            let started = Instant::now();
+            cache.file(&path, &metadata).read(0..16_384).await.unwrap();
+            cached.push(started.elapsed());
+        }
+        println!("first 4 KiB: plain {plain:?}, store {:?}, cached {:?}", middle(raw), middle(cached));
+    });
 }
 
 /// Walks as `find` does: one directory after the other, depth first. Returns the number of files.

@@ -201,9 +201,15 @@ impl FileBlocks {
         let mut launches = Vec::new();
         if !self.is_large() && map.is_empty() {
             launches.push(self.claim(&mut map, 0..size, Purpose::Demand, 0));
+        } else if front && map.is_empty() {
+            let (first, rest) = window::front(range, size);
+            launches.push(self.claim(&mut map, first, Purpose::Demand, 0));
+            if !rest.is_empty() && self.engine.prefetch {
+                launches.push(self.claim(&mut map, rest, Purpose::Ahead, 0));
+            }
         } else {
             while let Some(gap) = map.first_gap(range.clone()) {
-                let wide = window::demand(range, gap.clone(), size, front);
+                let wide = window::demand(range, gap.clone(), size);
                 let wide = map.gap_around(&gap, wide);
                 launches.push(self.claim(&mut map, wide, Purpose::Demand, 0));
             }

@@ -52,7 +52,7 @@ impl FileBlocks {
                 self.engine.connections.want_more();
                 return None;
             }
-            let phase = stream.phase;
+            let (phase, part) = (stream.phase, window::near(from - stream.high, window, part));
             let most = |gap: &Range<u64>| gap.start..gap.end.min(window::cut(gap.start, part, phase));
             stream.planned = self.fetch_ahead(from..end, most, Purpose::Ahead, phase)?;
         }
