@@ -55,6 +55,8 @@ pub(crate) struct Engine {
     active_count: AtomicUsize,
     next_unknown: AtomicU64,
     watched: AtomicBool,
+    /// When requests were last seen in flight.
+    busy_at: AtomicU64,
 }
 
 impl Engine {
@@ -79,6 +81,7 @@ impl Engine {
             active_count: AtomicUsize::new(0),
             next_unknown: AtomicU64::new(0),
             watched: AtomicBool::new(false),
+            busy_at: AtomicU64::new(0),
             fs,
             spawner,
             clock,
@@ -215,6 +218,11 @@ impl Engine {
         let before = |d: Duration| Tick(now.0.saturating_sub(d.as_nanos() as u64));
         self.memory.evict_unused(before(self.idle), |extent| extent.tag.large);
         let running: Vec<_> = self.running.lock().values().filter_map(Weak::upgrade).collect();
+        if !running.is_empty() {
+            self.busy_at.store(now.0, Ordering::Relaxed);
+        } else if Tick(self.busy_at.load(Ordering::Relaxed)) < before(self.idle) {
+            self.memory.trim();
+        }
         for blocks in running {
             blocks.watch(before(UNWANTED), before(STALLED));
         }

@@ -162,9 +162,11 @@ impl Memory {
     pub(crate) fn evict_unused(&self, limit: Tick, may_go: impl Fn(&Extent) -> bool) {
         let unused = self.policy.lock().unused_since(limit, may_go);
         unused.iter().for_each(|extent| self.evict(extent));
-        if self.used() == 0 {
-            self.pool.trim();
-        }
+    }
+
+    /// Gives recycled buffers back to the system.
+    pub(crate) fn trim(&self) {
+        self.pool.trim();
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct FileBlocks {
     pub(super) proven: AtomicBool,
     pub(super) progress_at: AtomicU64,
     pub(super) slot_freed: Notify,
+    /// When a request of this file last timed out, and how.
+    pub(super) timed_out: Mutex<Option<(Tick, Error)>>,
     pub(crate) handle: Mutex<Weak<CachedFile>>,
     users: AtomicUsize,
     pub(crate) active_at: AtomicU64,
@@ -67,6 +69,7 @@ impl FileBlocks {
             proven: AtomicBool::new(false),
             progress_at: AtomicU64::new(0),
             slot_freed: Notify::new(),
+            timed_out: Mutex::new(None),
             handle: Mutex::default(),
             users: AtomicUsize::new(0),
             active_at: AtomicU64::new(0),

@@ -129,7 +129,7 @@ impl FileBlocks {
         let (_slot, _permit, mut charge) = match grant {
             Some(Grant { slot, permit, charge }) => (slot, permit, charge),
             None => {
-                let slot = self.slot().await;
+                let slot = self.slot().await?;
                 let permit = engine.connections.demand().await;
                 let bytes = fillers.iter().map(|f| cost(u64::from(f.extent().len))).sum();
                 (slot, permit, engine.memory.reserve(bytes, engine.clock.now()).await)
@@ -217,13 +217,25 @@ impl FileBlocks {
         Some(Slot(self.clone()))
     }
 
-    async fn slot(self: &Arc<Self>) -> Slot {
+    /// Waits for the right to one more request of this file.
+    ///
+    /// # Errors
+    /// `TimedOut` if a request of this file has timed out meanwhile and nothing arrived: it stands for all that wait
+    /// behind it, which would otherwise time out one after the other.
+    async fn slot(self: &Arc<Self>) -> Result<Slot> {
+        let since = self.engine.clock.now();
         loop {
             let freed = self.slot_freed.notified();
             tokio::pin!(freed);
             freed.as_mut().enable();
+            let failed =
+                self.timed_out.lock().as_ref().filter(|(at, _)| *at > since).map(|(_, e)| e.duplicate());
+            match failed {
+                Some(e) if self.progress_at.load(Ordering::Relaxed) <= since.0 => return Err(e),
+                _ => {}
+            }
             if let Some(slot) = self.try_slot() {
-                return slot;
+                return Ok(slot);
             }
             freed.await;
         }
@@ -250,6 +262,10 @@ impl Landing {
             match e.kind() {
                 ErrorKind::Stale => self.blocks.set_stale(e),
                 ErrorKind::Throttled => engine.connections.throttled(),
+                ErrorKind::TimedOut => {
+                    *self.blocks.timed_out.lock() = Some((engine.clock.now(), e.duplicate()));
+                    self.blocks.slot_freed.notify_waiters();
+                }
                 _ => {}
             }
             match e.kind() {

@@ -388,6 +388,14 @@ impl Listing {
     /// What ended it instead.
     pub(crate) async fn wait_end(&self) -> Result<()> {
         self.allow(usize::MAX);
+        self.wait_more_than(usize::MAX).await
+    }
+
+    /// Waits until it has more than so many entries, or is complete and remembered.
+    ///
+    /// # Errors
+    /// What ended it instead.
+    pub(crate) async fn wait_more_than(&self, entries: usize) -> Result<()> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -396,6 +404,9 @@ impl Listing {
                 let state = self.state.lock();
                 if let Some(end) = state.end.as_ref().filter(|_| state.settled) {
                     return duplicate(end);
+                }
+                if state.chunks.len() > entries {
+                    return Ok(());
                 }
             }
             changed.await;
@@ -432,4 +443,16 @@ pub(crate) fn name_in(dir: &FsPath, path: &FsPath) -> Option<Box<[u8]>> {
     let bytes = path.as_bytes();
     let name = if dir.is_root() { bytes } else { bytes.strip_prefix(dir.as_bytes())?.strip_prefix(b"/")? };
     (!name.is_empty() && !name.contains(&b'/')).then(|| name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_takes_at_most_400_bytes() {
+        // Itself, its name and the text of its version with the allocator's overhead for the usual lengths.
+        let (name, version) = (16 + 32, 16 + 16 + 48);
+        assert!(size_of::<ListedEntry>() + name + version <= 400, "{}", size_of::<ListedEntry>());
+    }
 }

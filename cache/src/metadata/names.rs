@@ -213,7 +213,8 @@ impl Names {
             }
             Ok(Found::Passed | Found::NotYet) => None,
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                Some(self.absent(path, listing.seen(), self.epochs.of(path)))
+                let expires = self.negative_ttl.from(listing.seen());
+                (self.clock.now() < expires).then_some(Known { metadata: None, expires })
             }
             Err(_) => None,
         }
@@ -395,14 +396,14 @@ impl Names {
         self.visited(dir);
         if let Some(old) = old {
             // A renewal of one page takes no longer than its first entries do, and may find that nothing changed.
-            running.wait_end().await?;
+            running.wait_more_than(PAGE).await?;
             if let Some(listing) =
                 directory.listing().filter(|l| Arc::ptr_eq(l, &old) || Arc::ptr_eq(l, &running))
             {
                 return Ok(listing);
             }
+            running.show();
         }
-        running.show();
         Ok(running)
     }
 

@@ -28,6 +28,8 @@ const MAX_FILES: usize = 256;
 const MAX_BYTES: u64 = 256 << 20;
 /// Wasted files that are tolerated at any time.
 const TOLERATED: u64 = 64;
+/// After this long without fetching any, they are given another chance.
+const FORGIVEN: Duration = Duration::from_secs(60);
 /// Entries looked at in one step.
 const SCAN: usize = 1024;
 
@@ -36,10 +38,19 @@ const SCAN: usize = 1024;
 /// Reads in the order of the listing are followed by a window of files ahead that doubles with the reads. Reads in
 /// any other order (shuffled epochs) bring along the whole directory, but only if its small files fit into half of
 /// the memory, since then each will be read before it has to go. Files fetched and never read are counted: when
-/// they outnumber the ones that were used, no more are fetched until the balance is good again.
+/// they outnumber the ones that were used, no more are fetched for a minute.
 #[derive(Debug, Default)]
 pub(crate) struct Siblings {
     habits: Mutex<VecDeque<Habit>>,
+    record: Mutex<Record>,
+}
+
+/// Files used and wasted that no longer count, and when it was last worth fetching more.
+#[derive(Debug, Default)]
+struct Record {
+    used: u64,
+    wasted: u64,
+    good_at: Option<Tick>,
 }
 
 #[derive(Debug)]
@@ -59,6 +70,20 @@ struct Habit {
 }
 
 impl Siblings {
+    /// Whether enough of what was fetched is used.
+    fn is_worth_it(&self, engine: &Engine, now: Tick) -> bool {
+        let (used, wasted) = (engine.stats.siblings_used.get(), engine.stats.siblings_wasted.get());
+        let mut record = self.record.lock();
+        if wasted.saturating_sub(record.wasted) > used.saturating_sub(record.used) + TOLERATED {
+            if record.good_at.is_some_and(|at| now.since(at) < FORGIVEN) {
+                return false;
+            }
+            (record.used, record.wasted) = (used, wasted);
+        }
+        record.good_at = Some(now);
+        true
+    }
+
     /// A small file was read for the first time since it was remembered.
     pub(crate) fn read(&self, engine: &Arc<Engine>, path: &FsPath) {
         let Some(dir) = path.parent() else { return };
@@ -130,8 +155,7 @@ fn fill(engine: &Arc<Engine>, habit: &mut Habit, listing: &Listing) {
     if habit.reads < HABIT {
         return;
     }
-    let (used, wasted) = (engine.stats.siblings_used.get(), engine.stats.siblings_wasted.get());
-    if wasted > used + TOLERATED {
+    if !engine.siblings.is_worth_it(engine, engine.clock.now()) {
         return;
     }
     let entries = listing.len();

@@ -237,6 +237,39 @@ async fn a_stalled_object_leaves_room_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_behind_a_request_that_times_out_does_not_wait_again() {
+    let world = World::new(|_| ());
+    stamped(&world, "f", 60 * MIB, 1).await;
+    let file = open(&world, "f").await;
+    world.faults.inject(Fault::on(Operation::Read, FaultAction::Stall(0)).times(4));
+    // Four requests of a silent object may run with this budget; many more readers wait behind them.
+    let readers: Vec<_> = (0..40)
+        .map(|i| {
+            let file = file.clone();
+            tokio::spawn(async move { file.read(i * MIB..i * MIB + 1000).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(world.cache.stats().fetches, 4);
+    // The stalled ones end; the next one runs into a time-out and stands for the rest.
+    world.clock.skip(Duration::from_secs(30));
+    world.faults.heal();
+    world.faults.inject(Fault::on(Operation::Read, FaultAction::Fail(ErrorKind::TimedOut)).times(1));
+    let mut failed = 0;
+    for reader in readers {
+        let read =
+            tokio::time::timeout(Duration::from_secs(20), reader).await.expect("a reader waits for ever");
+        if let Err(e) = read.unwrap() {
+            assert_eq!(e.kind(), ErrorKind::TimedOut);
+            failed += 1;
+        }
+    }
+    assert!(failed >= 1);
+    world.faults.heal();
+    check(&file.read(0..60 * MIB).await.unwrap(), 0, 60 * MIB, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_and_ranges_give_the_same_bytes() {
     let world = World::new(|_| ());
     stamped(&world, "f", 30 * MIB + 77, 1).await;
