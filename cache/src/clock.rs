@@ -20,13 +20,13 @@ impl Clock {
     }
 
     /// A clock that stands still except when [`Clock::skip`] moves it.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn manual() -> Self {
         Clock { base: Instant::now(), skipped: Some(Arc::new(AtomicU64::new(0))) }
     }
 
     /// Moves a manual clock forward.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn skip(&self, by: Duration) {
         let skipped = self.skipped.as_ref().expect("only a manual clock is moved");
         skipped.fetch_add(u64::try_from(by.as_nanos()).unwrap_or(FAR), Ordering::SeqCst);
