@@ -42,8 +42,8 @@ impl Memory {
     pub(crate) fn new(limit: u64, idle: Duration, stats: Arc<Counters>) -> Self {
         let limit = limit.max(MIN_MEMORY);
         stats.memory_limit.set(limit);
-        // Recycled buffers lie outside the budget, so they are kept to a sixteenth of it.
-        let max_idle = usize::try_from((limit / 16).min(64 << 20)).unwrap_or(64 << 20);
+        // Recycled buffers lie outside the budget, so they are kept to a small part of it.
+        let max_idle = usize::try_from((limit / 32).min(64 << 20)).unwrap_or(64 << 20);
         let pool =
             BufferPool::new(BufferPoolConfig { max_idle, idle_timeout: idle.min(Duration::from_secs(10)) });
         Memory {
