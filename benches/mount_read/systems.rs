@@ -11,14 +11,14 @@ use tempfile::TempDir;
 
 /// A program that mounts a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
+pub(crate) enum System {
     Nearfs,
     Rclone,
     S3fs,
 }
 
 impl System {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             System::Nearfs => "nearfs",
             System::Rclone => "rclone",
@@ -89,7 +89,7 @@ impl System {
     }
 
     /// A fresh mount with empty caches.
-    pub fn mount(self, lab: &Lab, bucket: &str, args: &[&str]) -> Mounted {
+    pub(crate) fn mount(self, lab: &Lab, bucket: &str, args: &[&str]) -> Mounted {
         let (dir, work) = (TempDir::new().expect("a temporary directory"), TempDir::new().expect("another"));
         let log = work.path().join("log");
         let out = File::create(&log).expect("the work directory is writable");
@@ -116,13 +116,13 @@ impl System {
 }
 
 /// Writes back, then drops pages, names and inodes: the state after a restart.
-pub fn drop_caches() {
+pub(crate) fn drop_caches() {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").expect("dropping caches needs root");
 }
 
 /// A running mount; dropping it unmounts.
-pub struct Mounted {
+pub(crate) struct Mounted {
     dir: TempDir,
     #[expect(dead_code, reason = "removed with the mount")]
     work: TempDir,
@@ -130,7 +130,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    pub fn join(&self, name: &str) -> PathBuf {
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -141,13 +141,13 @@ impl Mounted {
     }
 
     /// CPU seconds of the mount's processes so far, user and system.
-    pub fn cpu_seconds(&self) -> f64 {
+    pub(crate) fn cpu_seconds(&self) -> f64 {
         let ticks = rustix::param::clock_ticks_per_second() as f64;
         self.processes().iter().map(|(_, cpu)| *cpu as f64 / ticks).sum()
     }
 
     /// Peak resident memory of the mount's processes, MB.
-    pub fn peak_mb(&self) -> f64 {
+    pub(crate) fn peak_mb(&self) -> f64 {
         let peak = |pid: &u32| -> f64 {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap_or("VmHWM: 0");

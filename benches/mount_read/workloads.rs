@@ -13,7 +13,7 @@ use crate::systems::{Mounted, System};
 use crate::{BUCKET, GIB, SMALL, WALK_BUCKET};
 
 /// Figures of one run by name.
-pub type Figures = BTreeMap<&'static str, f64>;
+pub(crate) type Figures = BTreeMap<&'static str, f64>;
 
 const READ: usize = 1 << 20;
 const RANDOM: u64 = 128 << 10;
@@ -22,7 +22,7 @@ const FIRST_BYTE_MS: f64 = 30.0;
 
 /// A way of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Workload {
+pub(crate) enum Workload {
     Seq,
     SeqCpu,
     Small32,
@@ -33,7 +33,7 @@ pub enum Workload {
 }
 
 /// Puts the data sets of all workloads; they cost no memory.
-pub fn seed(lab: &Lab) {
+pub(crate) fn seed(lab: &Lab) {
     for i in 0..12 {
         let key = format!("big/b{i}");
         lab.put_synthetic(BUCKET, &key, GIB, stamp::key_id(&key));
@@ -53,7 +53,7 @@ fn small_keys() -> Vec<String> {
 }
 
 impl Workload {
-    pub const ALL: [Workload; 7] = [
+    pub(crate) const ALL: [Workload; 7] = [
         Workload::Seq,
         Workload::SeqCpu,
         Workload::Small32,
@@ -63,7 +63,7 @@ impl Workload {
         Workload::Handles,
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Workload::Seq => "seq",
             Workload::SeqCpu => "seq_cpu",
@@ -75,7 +75,7 @@ impl Workload {
         }
     }
 
-    pub fn describe(self) -> &'static str {
+    pub(crate) fn describe(self) -> &'static str {
         match self {
             Workload::Seq => {
                 "one reader of 1 GiB, cold; 30 ms, 90 MB/s per connection; plain client: 16 connections"
@@ -93,7 +93,7 @@ impl Workload {
         }
     }
 
-    pub fn target(self) -> &'static str {
+    pub(crate) fn target(self) -> &'static str {
         match self {
             Workload::Seq => "mb_s >= 1.4 x plain client, peak_mb < 315 (300 MiB)",
             Workload::SeqCpu => "mb_s >= 1.8 x s3fs and >= 2.5 x rclone, cpu_s_per_gb <= 0.65",
@@ -108,7 +108,7 @@ impl Workload {
     }
 
     /// The figure that is compared between systems: more is better.
-    pub fn rate(self) -> &'static str {
+    pub(crate) fn rate(self) -> &'static str {
         match self {
             Workload::Seq | Workload::SeqCpu => "mb_s",
             Workload::Small32 => "files_s",
@@ -119,7 +119,7 @@ impl Workload {
     }
 
     /// Peers that would only take minutes to show what is known are left out.
-    pub fn runs_on(self, system: System) -> bool {
+    pub(crate) fn runs_on(self, system: System) -> bool {
         system == System::Nearfs
             || matches!(
                 (self, system),
@@ -137,7 +137,7 @@ impl Workload {
     }
 
     /// The same bytes by the plain client.
-    pub fn reference(self, lab: &Lab) -> Option<Figures> {
+    pub(crate) fn reference(self, lab: &Lab) -> Option<Figures> {
         lab.set_model(self.model());
         let (connections, jobs) = match self {
             Workload::Seq => (16, fetch::parts(BUCKET, "big/b0", GIB, 8 << 20)),
@@ -157,7 +157,7 @@ impl Workload {
     }
 
     /// A run on a fresh mount.
-    pub fn run(self, lab: &Lab, system: System, rep: u64) -> Figures {
+    pub(crate) fn run(self, lab: &Lab, system: System, rep: u64) -> Figures {
         lab.set_model(Model::default());
         let bucket = if self == Workload::Walk { WALK_BUCKET } else { BUCKET };
         let args: &[&str] = if self == Workload::Handles { &["--memory", "1GiB"] } else { &[] };

@@ -12,22 +12,22 @@ use nearfs_lab::{Lab, stamp};
 use tempfile::TempDir;
 
 /// The bucket every test uses.
-pub const BUCKET: &str = "data";
+pub(crate) const BUCKET: &str = "data";
 
 /// A lab with the bucket [`BUCKET`].
-pub fn lab() -> Lab {
+pub(crate) fn lab() -> Lab {
     Lab::builder().bucket(BUCKET).start().expect("the lab listens on loopback")
 }
 
 /// The binary with an environment in which only the lab exists.
-pub fn nearfs(lab: &Lab) -> Command {
+pub(crate) fn nearfs(lab: &Lab) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfs"));
     isolate(&mut command, lab);
     command
 }
 
 /// Removes what this machine's user may have configured and points S3 at the lab.
-pub fn isolate(command: &mut Command, lab: &Lab) {
+pub(crate) fn isolate(command: &mut Command, lab: &Lab) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if [
@@ -57,7 +57,7 @@ pub fn isolate(command: &mut Command, lab: &Lab) {
 }
 
 /// A running mount; dropping it unmounts, and shows the daemon's log if the test is failing.
-pub struct Mount {
+pub(crate) struct Mount {
     dir: TempDir,
     log: TempDir,
     daemon: Option<Child>,
@@ -65,17 +65,17 @@ pub struct Mount {
 
 impl Mount {
     /// Mounts `url` with `args` and waits until the directory answers.
-    pub fn start(lab: &Lab, url: &str, args: &[&str]) -> Mount {
+    pub(crate) fn start(lab: &Lab, url: &str, args: &[&str]) -> Mount {
         Self::start_at(lab, url, args, TempDir::new().unwrap())
     }
 
     /// The whole bucket with default settings.
-    pub fn bucket(lab: &Lab) -> Mount {
+    pub(crate) fn bucket(lab: &Lab) -> Mount {
         Self::start(lab, &format!("s3://{BUCKET}"), &[])
     }
 
     /// As [`Mount::start`], on a directory of the caller's.
-    pub fn start_at(lab: &Lab, url: &str, args: &[&str], dir: TempDir) -> Mount {
+    pub(crate) fn start_at(lab: &Lab, url: &str, args: &[&str], dir: TempDir) -> Mount {
         let log = TempDir::new().unwrap();
         let mut command = nearfs(lab);
         command.args(["mount", "--foreground", url]).arg(dir.path()).args(args);
@@ -100,48 +100,48 @@ impl Mount {
     }
 
     /// The mounted directory.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
     /// `name` below the mounted directory.
-    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path().join(name)
     }
 
     /// Process id of the daemon.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.daemon.as_ref().expect("the daemon runs").id()
     }
 
     /// The daemon itself, for tests that end it their own way.
-    pub fn daemon(&mut self) -> &mut Child {
+    pub(crate) fn daemon(&mut self) -> &mut Child {
         self.daemon.as_mut().expect("the daemon runs")
     }
 
     /// What the daemon has logged.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.log.path().join("log")).unwrap_or_default()
     }
 
     /// The figures of `.nearfs/stats`.
-    pub fn stats(&self) -> serde_json::Value {
+    pub(crate) fn stats(&self) -> serde_json::Value {
         let text = std::fs::read_to_string(self.join(".nearfs/stats")).expect(".nearfs/stats is readable");
         serde_json::from_str(&text).expect(".nearfs/stats is JSON")
     }
 
     /// Peak resident memory of the daemon, in bytes.
-    pub fn peak_memory(&self) -> u64 {
+    pub(crate) fn peak_memory(&self) -> u64 {
         status_kib(self.pid(), "VmHWM:") * 1024
     }
 
     /// Resident memory of the daemon now, in bytes.
-    pub fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         status_kib(self.pid(), "VmRSS:") * 1024
     }
 
     /// Ordered stop: SIGTERM, exit status 0 within 10 s, mount table clean.
-    pub fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         let mut daemon = self.daemon.take().expect("the daemon runs");
         signal(daemon.id(), libc::SIGTERM);
         let status = wait(&mut daemon, Duration::from_secs(10)).unwrap_or_else(|| {
@@ -174,7 +174,7 @@ impl Drop for Mount {
 }
 
 /// Detaches whatever is mounted on a directory when the test ends, however it ends.
-pub struct Detach(pub PathBuf);
+pub(crate) struct Detach(pub(crate) PathBuf);
 
 impl Drop for Detach {
     fn drop(&mut self) {
@@ -185,13 +185,13 @@ impl Drop for Detach {
 }
 
 /// Sends `signal` to a process this test started.
-pub fn signal(pid: u32, signal: i32) {
+pub(crate) fn signal(pid: u32, signal: i32) {
     // SAFETY: `kill` takes two numbers and touches no memory of ours.
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
 /// Waits for `child`; `None` if it still runs after `limit`.
-pub fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
         match child.try_wait().expect("a child can be waited for") {
@@ -203,13 +203,13 @@ pub fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStat
 }
 
 /// True if the mount table names `dir`. Never touches the directory itself.
-pub fn is_mounted(dir: &Path) -> bool {
+pub(crate) fn is_mounted(dir: &Path) -> bool {
     let dir = dir.to_str().expect("temporary directories have plain names");
     std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().any(|l| l.split(' ').nth(4) == Some(dir))
 }
 
 /// Runs `f` on a thread of its own and panics if it is not done within `limit`: a hang fails, it does not block.
-pub fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> T {
     let (tx, rx) = mpsc::channel();
     std::thread::spawn(move || tx.send(f()));
     match rx.recv_timeout(limit) {
@@ -220,7 +220,7 @@ pub fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send +
 }
 
 /// Runs a program to its end (at most 120 s) and gives what it printed; panics unless it ends with status 0.
-pub fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let out = output(command);
     assert!(
         out.status.success(),
@@ -233,7 +233,7 @@ pub fn run(command: &mut Command) -> String {
 }
 
 /// Runs a program to its end (at most 120 s).
-pub fn output(command: &mut Command) -> Output {
+pub(crate) fn output(command: &mut Command) -> Output {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -256,7 +256,7 @@ pub fn output(command: &mut Command) -> Output {
 }
 
 /// Reads `range` of an open file and checks every byte against the stamps of `key`; gives the version found.
-pub fn read_stamped(file: &File, key: &str, range: std::ops::Range<u64>) -> std::io::Result<u32> {
+pub(crate) fn read_stamped(file: &File, key: &str, range: std::ops::Range<u64>) -> std::io::Result<u32> {
     let mut buf = vec![0; (range.end - range.start) as usize];
     file.read_exact_at(&mut buf, range.start)?;
     Ok(stamp::verify(&buf, range.start, stamp::key_id(key)).unwrap_or_else(|e| panic!("{key}: {e}")))
