@@ -137,7 +137,7 @@ settings! {
     allow_other Process "false" "let other users read the mount" parse_bool;
     uid Process "" "owner shown for every file; unset: who mounts" parse_some;
     gid Process "" "group shown for every file; unset: that of who mounts" parse_some;
-    umask Process "0" "permission bits, octal, that are taken away from files (444, where the store has none) and directories (555)" parse_umask;
+    umask Process "0" "permission bits, octal, that are taken away from files and directories (555, where the store has none); 0 shows files as 444" parse_umask;
     log Process "warn" "which log lines are written: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `nearfs_cache=debug`" parse_string;
     log_format Process "text" "how log lines are written: `text` or `json`" parse_log_format;
     log_file Process "" "file that log lines are appended to; unset: standard error, for a mount in the background a file of its own" parse_path;

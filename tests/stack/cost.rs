@@ -73,11 +73,7 @@ fn k2_small_random_reads_fetch_little_more_than_is_asked() {
     let mount = Mount::start(&lab, "s3://data", &["--memory", "128MiB"]);
     let file = File::open(mount.join("big")).unwrap();
     // As a data loader that knows what it does: no kernel readahead around random reads.
-    // SAFETY: a plain system call on an open descriptor.
-    assert_eq!(
-        unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&file), 0, 0, libc::POSIX_FADV_RANDOM) },
-        0
-    );
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
     for threads in [1u64, 16] {
         lab.reset_counters();
         let per_thread = 800 / threads;
@@ -134,9 +130,9 @@ fn k3_names_cost_pages_of_listings_not_requests_each() {
     let mount = Mount::start(&lab, "s3://data", &["--metadata-ttl", "300s"]);
 
     lab.reset_counters();
-    let listed =
-        fs::read_dir(mount.join("big")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).count();
-    assert_eq!(listed, 20_000);
+    let sizes: Vec<u64> =
+        fs::read_dir(mount.join("big")).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).collect();
+    assert_eq!(sizes, [0; 20_000]);
     let counters = lab.counters();
     assert!(
         counters.lists() <= 25 && counters.of(Op::HeadObject) <= 2,
@@ -215,6 +211,7 @@ fn l1_a_listing_is_complete_or_an_error() {
             Ok(names) => assert_eq!(names, expected, "{name}"),
             Err(e) => {
                 assert_eq!(e.raw_os_error(), Some(libc::EIO), "{name}: {e}");
+                sleep(Duration::from_millis(1500));
                 assert_eq!(paged(&mount).unwrap(), expected, "{name}, asked again");
             }
         }
@@ -229,9 +226,14 @@ fn l1_a_listing_is_complete_or_an_error() {
         lab.clear_faults();
         lab.fault(rule);
         let mount = Mount::start(&lab, "s3://data", &["--deadline", "5s"]);
-        let error = paged(&mount).expect_err(name);
-        assert!(matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{name}: {error}");
+        match paged(&mount) {
+            // Some can be saved by asking again after the last name.
+            Ok(names) => assert_eq!(names, expected, "{name}"),
+            Err(e) => assert!(matches!(e.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{name}: {e}"),
+        }
         lab.clear_faults();
+        // A failure is remembered for a second, for those who wait behind it.
+        sleep(Duration::from_millis(1500));
         assert_eq!(paged(&mount).unwrap(), expected, "after {name}");
     }
 }

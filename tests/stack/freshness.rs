@@ -33,11 +33,11 @@ fn read_whole(mount: &Mount, key: &str) -> io::Result<(u32, u64)> {
 #[test]
 fn b1_a_new_object_is_never_read_with_the_old_size() {
     let lab = lab();
-    let v1 = put(&lab, "s.bin", 10);
+    let v1 = put(&lab, "s.bin", 40);
     let mount = Mount::start(&lab, "s3://data", &["--metadata-ttl", "1s"]);
-    assert_eq!(read_whole(&mount, "s.bin").unwrap(), (v1, 10));
-    let (mut old, mut old_size) = (v1, 10);
-    for size in [25, 4, 100_000, 17] {
+    assert_eq!(read_whole(&mount, "s.bin").unwrap(), (v1, 40));
+    let (mut old, mut old_size) = (v1, 40);
+    for size in [100, 16, 100_000, 17] {
         let new = put(&lab, "s.bin", size);
         match read_whole(&mount, "s.bin") {
             Ok(got) => assert!(got == (old, old_size) || got == (new, size), "{got:?}"),

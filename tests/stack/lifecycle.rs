@@ -50,7 +50,7 @@ fn m1_a_dead_daemon_is_replaced_by_the_next_start() {
         let out = output(nearfs(&lab).args(["mount", "s3://data"]).arg(&dir));
         let text = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{text}");
-        assert!(text.contains("already mounted") && text.contains("s3://data"), "{text}");
+        assert!(text.contains("mounted here already") && text.contains("s3://data"), "{text}");
 
         signal(inside.id(), libc::SIGKILL);
         inside.wait().unwrap();
@@ -183,6 +183,7 @@ fn several_stores_below_one_directory() {
     assert_eq!(fs::read(mount.join("l/a")).unwrap(), b"left");
     assert_eq!(fs::read(mount.join("r/a")).unwrap(), b"right");
     assert!(fs::metadata(mount.join("other")).is_err());
+    assert!(mount.stats().is_object());
     mount.stop();
 }
 

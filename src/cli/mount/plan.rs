@@ -100,6 +100,8 @@ impl Plan {
             uid: s.uid,
             gid: s.gid,
             umask: s.umask,
+            // As with libfuse: who names a mask says which bits remain, also those to execute.
+            file_mode: if s.umask == 0 { 0o444 } else { 0o555 },
             no_exec: self.noexec,
             config: self.shown_config(),
             ..Default::default()

@@ -21,8 +21,9 @@ use super::patience::Patience;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::metrics::THROTTLED_SECONDS;
 
-/// Lowest rate, in attempts per second.
-const FLOOR: f64 = 1.0;
+/// Lowest rate, in attempts per second: a store that refuses a share of all calls at any rate (not those above a
+/// rate) would otherwise be asked ever less for nothing.
+const FLOOR: f64 = 20.0;
 /// Part of the last good rate with which to go on after a refusal.
 const CUT: f64 = 0.7;
 /// Time back to the last good rate.
