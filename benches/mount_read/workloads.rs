@@ -375,7 +375,7 @@ fn handles(mount: &Mounted) -> Figures {
                     state = next(state);
                     let i = (state >> 40) as usize % files.len();
                     state = next(state);
-                    let at = (state >> 24) % (2 * GIB >> 16) << 16;
+                    let at = (state >> 24) % (2 * GIB / 65_536) * 65_536;
                     files[i].read_exact_at(&mut buf, at).expect("the object reads");
                     check(&buf, at, &keys[i]);
                     reads.fetch_add(1, Relaxed);
