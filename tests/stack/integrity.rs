@@ -61,9 +61,10 @@ fn c1_a_failure_that_stays_is_an_error_within_the_deadline() {
         let mount = Mount::start(&lab, "s3://data", &["--deadline", "4s"]);
         lab.fault(Rule::on(Op::GetObject, fault).key("r.bin"));
         match read_whole(&mount, "r.bin") {
-            // A server that always sends everything from the start is read correctly, only slowly.
+            // Where every attempt brings some bytes, the file is read correctly, only slowly.
             Ok(data) => {
-                assert_eq!((name, data.len() as u64), ("range ignored", SIZE));
+                assert!(!["status 500", "empty body", "wrong range", "hang-up"].contains(&name), "{name}");
+                assert_eq!(data.len() as u64, SIZE, "{name}");
                 stamp::verify(&data, 0, stamp::key_id("r.bin")).unwrap();
             }
             Err(e) => assert!(

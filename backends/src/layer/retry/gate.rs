@@ -23,7 +23,7 @@ use crate::metrics::THROTTLED_SECONDS;
 
 /// Lowest rate, in attempts per second: a store that refuses a share of all calls at any rate (not those above a
 /// rate) would otherwise be asked ever less for nothing.
-const FLOOR: f64 = 20.0;
+const FLOOR: f64 = 8.0;
 /// Part of the last good rate with which to go on after a refusal.
 const CUT: f64 = 0.7;
 /// Time back to the last good rate.
