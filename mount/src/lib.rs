@@ -2,7 +2,7 @@
 //! FUSE.
 //!
 //! [`Mount::start`] mounts and returns once the directory answers; the [`MountSession`] it gives unmounts when told
-//! to or when dropped. [`list_mounts`], [`unmount`] and [`probe`] look after mounts of other processes.
+//! to or when dropped. [`list_mounts`], [`unmount`] and [`probe()`] look after mounts of other processes.
 //!
 //! How it is built: `adapter` is the only place that speaks the FUSE protocol; it decodes a request, answers at once
 //! what needs no waiting, spawns the rest, and sends the reply. `vfs` and `ops` hold the meaning and know no kernel.
