@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use nearfs_lab::{Lab, Model, Op, fetch, stamp};
+use nearfs_lab::{Fault, Lab, Model, Op, Rule, fetch, stamp};
 
 use crate::systems::{Mounted, System};
 use crate::{BUCKET, GIB, SMALL, WALK_BUCKET};
@@ -30,6 +30,7 @@ pub(crate) enum Workload {
     First,
     Walk,
     Handles,
+    Stalls,
 }
 
 /// Puts the data sets of all workloads; they cost no memory.
@@ -38,6 +39,10 @@ pub(crate) fn seed(lab: &Lab) {
         let key = format!("big/b{i}");
         lab.put_synthetic(BUCKET, &key, GIB, stamp::key_id(&key));
         let key = format!("deep{i}/a/b/c/b.bin");
+        lab.put_synthetic(BUCKET, &key, GIB, stamp::key_id(&key));
+    }
+    for i in 0..8 {
+        let key = format!("stalled/s{i}");
         lab.put_synthetic(BUCKET, &key, GIB, stamp::key_id(&key));
     }
     for i in 0..500 {
@@ -53,7 +58,7 @@ fn small_keys() -> Vec<String> {
 }
 
 impl Workload {
-    pub(crate) const ALL: [Workload; 7] = [
+    pub(crate) const ALL: [Workload; 8] = [
         Workload::Seq,
         Workload::SeqCpu,
         Workload::Small32,
@@ -61,6 +66,7 @@ impl Workload {
         Workload::First,
         Workload::Walk,
         Workload::Handles,
+        Workload::Stalls,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -72,6 +78,7 @@ impl Workload {
             Workload::First => "first",
             Workload::Walk => "walk",
             Workload::Handles => "handles",
+            Workload::Stalls => "stalls",
         }
     }
 
@@ -90,6 +97,9 @@ impl Workload {
             Workload::Handles => {
                 "500 handles of 2 GiB: 4 MiB each, then random 64 KiB for 20 s by 32 threads"
             }
+            Workload::Stalls => {
+                "1 GiB by one reader and 100 KiB files by 8 threads, alone and beside 128 readers of 8 stalled objects"
+            }
         }
     }
 
@@ -104,6 +114,7 @@ impl Workload {
             Workload::First => "known_ms <= 33, cold_ms <= 185 (depth 5)",
             Workload::Walk => "lists <= 510, seconds < 5",
             Workload::Handles => "peak_mb < 1235 (1.15 GiB) with --memory 1GiB",
+            Workload::Stalls => "kept_seq and kept_small >= 0.8 of the rate alone",
         }
     }
 
@@ -115,6 +126,7 @@ impl Workload {
             Workload::Random8 | Workload::Handles => "reads_s",
             Workload::First => "opens_s",
             Workload::Walk => "entries_s",
+            Workload::Stalls => "kept_seq",
         }
     }
 
@@ -160,7 +172,11 @@ impl Workload {
     pub(crate) fn run(self, lab: &Lab, system: System, rep: u64) -> Figures {
         lab.set_model(Model::default());
         let bucket = if self == Workload::Walk { WALK_BUCKET } else { BUCKET };
-        let args: &[&str] = if self == Workload::Handles { &["--memory", "1GiB"] } else { &[] };
+        let args: &[&str] = match self {
+            Workload::Handles => &["--memory", "1GiB"],
+            Workload::Stalls => &["--deadline", "15s"],
+            _ => &[],
+        };
         let mount = system.mount(lab, bucket, args);
         lab.set_model(self.model());
         lab.reset_counters();
@@ -173,6 +189,7 @@ impl Workload {
             Workload::First => first(&mount),
             Workload::Walk => walk(lab, &mount),
             Workload::Handles => handles(&mount),
+            Workload::Stalls => stalls(lab, &mount),
         };
         figures.insert("seconds", start.elapsed().as_secs_f64());
         let cpu = mount.cpu_seconds() - cpu;
@@ -262,6 +279,65 @@ fn small(lab: &Lab, mount: &Mounted, rep: u64) -> Figures {
         ("gets_per_file", per_file(counters.of(Op::GetObject))),
         ("heads", counters.of(Op::HeadObject) as f64),
         ("lists_per_file", per_file(counters.lists() + lists)),
+    ])
+}
+
+/// MB/s of one reader of a large object, then files/s of 8 readers of small ones; nothing is read twice.
+fn healthy(mount: &Mounted, run: usize) -> (f64, f64) {
+    let mut file = File::open(mount.join(&format!("big/b{run}"))).expect("the object opens");
+    let (mut buf, start) = (vec![0; READ], Instant::now());
+    while file.read(&mut buf).expect("the object reads") > 0 {}
+    let large = GIB as f64 / 1e6 / start.elapsed().as_secs_f64();
+    let (keys, taken, start) = (small_keys(), AtomicUsize::new(run * 1000), Instant::now());
+    let end = (run + 1) * 1000;
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let i = taken.fetch_add(1, Relaxed);
+                    if i >= end {
+                        return;
+                    }
+                    let data = fs::read(mount.join(&keys[i])).expect("the file reads");
+                    check(&data, 0, &keys[i]);
+                }
+            });
+        }
+    });
+    (large, 1000.0 / start.elapsed().as_secs_f64())
+}
+
+fn stalls(lab: &Lab, mount: &Mounted) -> Figures {
+    for dir in ["big", "stalled"] {
+        fs::read_dir(mount.join(dir)).expect("lists").for_each(drop);
+    }
+    // The first figures of a mount include what is found out once.
+    healthy(mount, 0);
+    let alone = healthy(mount, 1);
+    for i in 0..8 {
+        lab.fault(Rule::on(Op::GetObject, Fault::Stall { after: 0 }).key(format!("stalled/s{i}")));
+    }
+    let stuck: Vec<_> = (0..128u64)
+        .map(|i| {
+            let path = mount.join(&format!("stalled/s{}", i % 8));
+            std::thread::spawn(move || {
+                let file = File::open(path).expect("the object opens");
+                file.read_exact_at(&mut [0; 4096], (i / 8) * (8 << 20))
+            })
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let beside = healthy(mount, 2);
+    let waiting = stuck.iter().filter(|t| !t.is_finished()).count();
+    lab.clear_faults();
+    let started = Instant::now();
+    let failed = stuck.into_iter().map(|t| t.join().expect("no panic")).filter(Result::is_err).count();
+    Figures::from([
+        ("kept_seq", beside.0 / alone.0),
+        ("kept_small", beside.1 / alone.1),
+        ("waiting", waiting as f64),
+        ("failed", failed as f64),
+        ("ended_s", started.elapsed().as_secs_f64()),
     ])
 }
 
