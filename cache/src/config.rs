@@ -8,6 +8,10 @@ use std::time::Duration;
 use nearfs_backends::{Error, ErrorKind};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+mod disk;
+
+pub use disk::{DiskConfig, DiskSize, PolicyKind};
+
 /// How long something remembered is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {

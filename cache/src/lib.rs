@@ -5,6 +5,7 @@
 //!   directory, never one request per file (`metadata`).
 //! * **Data**: bytes of one version of one file, kept in memory under one budget for all files; every byte is
 //!   fetched once however many readers ask for it (`memory`, `single_flight`).
+//! * **Disk**: bytes kept as plain files over restarts, shared live by every process of the machine (`disk`).
 //! * **Prefetch**: streams are recognised per file and fetched ahead over as many connections as measurement shows
 //!   to be useful (`prefetch`).
 //!
@@ -15,11 +16,13 @@ mod cached;
 mod cached_file;
 mod clock;
 mod config;
+mod disk;
 mod engine;
 mod key;
 mod memory;
 mod metadata;
 mod prefetch;
+mod rights;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod single_flight;
@@ -30,6 +33,6 @@ mod tests;
 
 pub use cached::{CachedFileSystem, Lookup};
 pub use cached_file::CachedFile;
-pub use config::{CacheConfig, Lifetime, memory_limit};
+pub use config::{CacheConfig, DiskConfig, DiskSize, Lifetime, PolicyKind, memory_limit};
 pub use metadata::{ListedEntries, ListedEntry, Listing, ListingPage};
 pub use stats::CacheStats;
