@@ -87,8 +87,13 @@ impl Names {
         ) {
             self.refuse(directory);
         }
-        listing.finish(end);
         let old = directory.listing();
+        match &end {
+            Ok(()) => self.rights.listed(&directory.path),
+            Err(e) if old.is_some() => self.rights.refused_below(&directory.path, e),
+            Err(_) => {}
+        }
+        listing.finish(end);
         // The old one goes on if nothing has changed, unless readers were already given the new one.
         let keep = old.filter(|old| !listing.was_shown() && old.same_content(listing));
         {

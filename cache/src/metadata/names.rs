@@ -15,6 +15,7 @@ use super::refresh::Refresh;
 use super::walk::Walk;
 use crate::clock::{Clock, Tick};
 use crate::config::{CacheConfig, Lifetime};
+use crate::rights::Rights;
 use crate::single_flight::SingleFlight;
 use crate::stats::Counters;
 
@@ -60,6 +61,8 @@ pub(crate) struct Names {
     flights: Arc<SingleFlight<FsPath, (Option<Metadata>, Tick)>>,
     pub(super) walk: Walk,
     pub(super) refresh: Refresh,
+    /// What the store has refused.
+    pub(crate) rights: Rights,
     pub(super) me: Weak<Names>,
 }
 
@@ -105,6 +108,7 @@ impl Names {
             flights: SingleFlight::new(),
             walk: Walk::default(),
             refresh: Refresh::default(),
+            rights: Rights::default(),
             me: me.clone(),
         })
     }
@@ -118,7 +122,9 @@ impl Names {
         known
     }
 
-    fn known(&self, path: &FsPath) -> Option<Known> {
+    /// As [`Names::peek`], without counting.
+    pub(crate) fn known(&self, path: &FsPath) -> Option<Known> {
+        self.rights.check(path).ok()?;
         let now = self.clock.now();
         let Some(parent) = path.parent() else { return self.known_root(now) };
         let epoch = self.epochs.of(path);
@@ -189,7 +195,8 @@ impl Names {
             return Ok(known);
         }
         self.stats.lookup_misses.inc();
-        if let Some(parent) = path.parent()
+        if self.rights.check(path).is_ok()
+            && let Some(parent) = path.parent()
             && let Way::Listing(listing, patience) = self.way(&parent, path)
             && let Ok(found) = tokio::time::timeout(patience, listing.wait_for(path.name())).await
             && let Some(known) = self.learn(found, &listing, path)
@@ -244,6 +251,7 @@ impl Names {
         self.stats.stats.inc();
         match self.fs.stat(path).await {
             Ok(metadata) => {
+                self.rights.shown(path);
                 let expires = self.metadata_ttl.from(seen);
                 self.contradict(path, Some(&metadata), seen);
                 let attribute = Attribute { seen, expires, epoch, metadata: Some(metadata.clone()) };
@@ -254,7 +262,10 @@ impl Names {
                 self.contradict(path, None, seen);
                 Ok(self.absent(path, seen, epoch))
             }
-            Err(e) => Err(e),
+            Err(e) => {
+                self.rights.refused(path, &e);
+                Err(e)
+            }
         }
     }
 
