@@ -3,8 +3,9 @@
 //! Why a plain semaphore is not enough: eight objects of a store that has fallen silent, with sixteen readers each,
 //! take all of 128 permits and keep them until a time-out; every healthy file waits as long. Here
 //!
-//! * **a file gets at most its share** of the places: all of them divided by one more than the number of files that
-//!   want some (but never less than [`SMALLEST_SHARE`]), so that a newcomer finds room;
+//! * **a file gets at most its share** of the places (max-min fairness: what files with few requests leave over goes to
+//!   those that want more, in equal parts; never less than [`SMALLEST_SHARE`]), and an eighth of all places stays free
+//!   of shares, so that a newcomer finds room;
 //! * **places go round by file**, not by request: a file with a thousand waiting requests delays another by one;
 //! * **a request that the store keeps waiting** for [`SILENCE`] **gives its place back** and is counted as stalled; a
 //!   file with [`MAX_STALLED`] such requests starts no further ones until some end. There are at most as many stalled
@@ -25,6 +26,8 @@ use crate::path::FsPath;
 
 /// Places that a file may take however many files there are.
 const SMALLEST_SHARE: usize = 4;
+/// One in so many places is left to files that have none yet.
+const NEWCOMERS: usize = 8;
 /// Time without an answer after which a request gives its place back.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Stalled requests of one file beyond which it starts no others.
@@ -164,13 +167,24 @@ impl Limit {
         }
         // With so many files the share is the smallest one, whatever counting them would say.
         let many = self.0.places / SMALLEST_SHARE + self.0.places / MAX_STALLED;
-        let share = if state.files.len() > many {
-            SMALLEST_SHARE
-        } else {
-            let wanting = state.files.values().filter(|u| u.stalled < MAX_STALLED).count();
-            (self.0.places / (wanting + 1)).max(SMALLEST_SHARE)
-        };
+        let share = if state.files.len() > many { SMALLEST_SHARE } else { self.share(state, path) };
         usage.running < share
+    }
+
+    /// The places that `path`, which wants more, may have.
+    fn share(&self, state: &State, path: &FsPath) -> usize {
+        let shared = self.0.places - self.0.places / NEWCOMERS;
+        let even = shared / state.files.len().max(1);
+        let (mut hungry, mut taken) = (1, 0);
+        for (_, usage) in state.files.iter().filter(|(other, _)| *other != path) {
+            let wants_more = !usage.waiting.is_empty() && usage.stalled < MAX_STALLED;
+            if wants_more || usage.running > even {
+                hungry += 1;
+            } else {
+                taken += usage.running;
+            }
+        }
+        (shared.saturating_sub(taken) / hungry).max(SMALLEST_SHARE)
     }
 
     fn admit(&self, state: &mut State, path: &FsPath, patience: Duration) -> Place {
@@ -349,14 +363,36 @@ mod tests {
         while let Some(place) = take(&limit, "greedy").await {
             places.push(place);
         }
-        assert_eq!(places.len(), 8, "half of all places while alone");
+        assert_eq!(places.len(), 14, "all but an eighth of the places while alone");
         let newcomer = take(&limit, "newcomer").await;
         assert!(newcomer.is_some());
+        assert!(take(&limit, "newcomer").await.is_some(), "it has less than an even share");
+        places.truncate(7);
+        let mut more = 0;
+        while let Some(place) = take(&limit, "greedy").await {
+            places.push(place);
+            more += 1;
+        }
+        assert_eq!(more, 6, "all but what the newcomer uses");
         drop(places);
         drop(newcomer);
         assert_eq!(limit.in_flight(), (0, 0));
         let state = limit.0.state.lock();
         assert!(state.files.is_empty() && state.turns.is_empty() && state.held.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_files_with_few_requests_leave_over_goes_to_who_wants_more() {
+        let limit = Limit::new(128, "data");
+        let mut silent = Vec::new();
+        for i in 0..64 {
+            silent.push(take(&limit, &format!("silent{}", i % 8)).await.expect("there is room"));
+        }
+        let mut places = Vec::new();
+        while let Some(place) = take(&limit, "healthy").await {
+            places.push(place);
+        }
+        assert_eq!(places.len(), 128 - 16 - 64);
     }
 
     #[tokio::test(start_paused = true)]
