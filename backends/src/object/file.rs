@@ -1,37 +1,41 @@
 //! [`S3File`]: one version of one object, read in ranges.
 
-use std::future::poll_fn;
+mod counted;
+mod proof;
+
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::{self, Stream, StreamExt, TryStreamExt};
-use http::{Method, header};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use http::{HeaderName, Method, header};
 
 use super::Shared;
 use super::error::Refusal;
-use super::wire::body::Body;
 use super::wire::list::version;
 use super::wire::request::{Answer, Request};
 use super::wire::xml::malformed;
-use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::error::{Error, ErrorKind, Result};
 use crate::file::{ByteStream, File};
 use crate::io::Buffer;
 use crate::metadata::{Metadata, Version};
 use crate::options::OpenOptions;
 use crate::path::FsPath;
 use crate::range::{clamp, coalesce};
+use counted::{Counted, Proofs};
+use proof::Proof;
 
 /// Ranges no further apart are one request: below this, bytes are cheaper than another round trip.
 const COALESCE_GAP: u64 = 128 * 1024;
 
 /// Requests of one [`File::read_ranges`] at once.
 const PARALLEL_RANGES: usize = 16;
+
+/// Asks for the checksum that the store keeps of an object; it goes out with whole objects only, as it is of those.
+const CHECKSUM_MODE: HeaderName = HeaderName::from_static("x-amz-checksum-mode");
 
 /// Opens `path`, asking the store only for what is not known.
 pub(crate) async fn open(shared: Arc<Shared>, path: &FsPath, options: OpenOptions) -> Result<S3File> {
@@ -61,6 +65,7 @@ pub(crate) async fn open(shared: Arc<Shared>, path: &FsPath, options: OpenOption
         metadata,
         learned: OnceLock::new(),
         stale: AtomicBool::new(false),
+        proofs: Proofs::default(),
     };
     Ok(S3File(Arc::new(file)))
 }
@@ -79,6 +84,7 @@ struct FileState {
     learned: OnceLock<Version>,
     /// Once gone, gone for ever: what comes back later under this name is another object.
     stale: AtomicBool,
+    proofs: Proofs,
 }
 
 impl FileState {
@@ -94,20 +100,29 @@ impl FileState {
         stale()
     }
 
+    fn is_whole(&self, range: &Range<u64>) -> bool {
+        *range == (0..self.metadata.size)
+    }
+
     /// Asks for `range` (inside the object, not empty) and checks what the answer claims to be.
-    async fn fetch(&self, range: &Range<u64>) -> Result<Body> {
+    async fn fetch(&self, range: &Range<u64>) -> Result<Answer> {
         if self.stale.load(Ordering::Relaxed) {
             return Err(stale());
         }
-        let mut request = Request::new(Method::GET, &*self.key)
-            .header(header::RANGE, &format!("bytes={}-{}", range.start, range.end - 1))?;
+        let request = Request::new(Method::GET, &*self.key);
+        let mut request = if self.is_whole(range) {
+            // Without a range, because a store may tell the checksum only then.
+            request.header(CHECKSUM_MODE, "ENABLED")?
+        } else {
+            request.header(header::RANGE, &format!("bytes={}-{}", range.start, range.end - 1))?
+        };
         if let Version::Tag(tag) = self.pinned() {
             request = request.header(header::IF_MATCH, &format!("\"{tag}\""))?;
         }
         match self.shared.wire.send(request).await {
             Ok(answer) => {
                 self.check(&answer, range)?;
-                Ok(answer.body)
+                Ok(answer)
             }
             Err(refusal) => Err(self.refused(refusal).await),
         }
@@ -161,6 +176,10 @@ impl FileState {
             }
             return expect_length(length, range.end - range.start);
         }
+        if self.is_whole(range) && length.is_some_and(|l| l != size && l > 0) {
+            // As above. An answer without any bytes is something else: servers in trouble give it.
+            return Err(self.stale());
+        }
         // The whole object instead of a part of it: of use only from the beginning.
         if range.start > 0 {
             return Err(malformed("is the whole object, expected a part of it"));
@@ -199,68 +218,27 @@ fn archived() -> Error {
         .with_context("hint", "restore it at the store, then open it again")
 }
 
-/// The bytes of one answer, counted: the end comes after exactly the range, or as an error.
-struct Counted {
-    body: Body,
-    left: u64,
-}
-
-impl Counted {
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
-        }
-        let mut chunk = match ready!(self.body.poll_chunk(cx)) {
-            Some(Ok(chunk)) => chunk,
-            Some(Err(e)) => {
-                self.left = 0;
-                return Poll::Ready(Some(Err(e)));
-            }
-            None => {
-                let text = format!("the body ended {} bytes too early", self.left);
-                self.left = 0;
-                let short = Error::new(ErrorKind::Unavailable, text).with_retry(Retry::Later(None));
-                return Poll::Ready(Some(Err(short)));
-            }
-        };
-        // More than asked for comes only with a 200 from the beginning.
-        chunk.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
-        self.left -= chunk.len() as u64;
-        Poll::Ready(Some(Ok(chunk)))
-    }
-
-    async fn next(&mut self) -> Option<Result<Bytes>> {
-        poll_fn(|cx| self.poll_chunk(cx)).await
-    }
-}
-
-impl Stream for Counted {
-    type Item = Result<Bytes>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_chunk(cx)
-    }
-}
-
 impl FileState {
-    async fn counted(&self, range: Range<u64>) -> Result<Counted> {
+    /// The bytes of `range`; `streamed` if somebody may go on where they break off.
+    async fn counted(self: Arc<Self>, range: Range<u64>, streamed: bool) -> Result<Counted> {
         if range.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "an empty range needs no request"));
         }
-        let body = self.fetch(&range).await?;
-        Ok(Counted { body, left: range.end - range.start })
+        let answer = self.fetch(&range).await?;
+        let proof = if self.is_whole(&range) { Proof::promised(&answer.headers) } else { None };
+        Ok(Counted::new(self, answer.body, range, proof, streamed))
     }
 
     /// Appends the bytes of `range` (not empty) to `buf`, which has the room.
-    async fn fill(&self, range: Range<u64>, buf: &mut Buffer) -> Result<()> {
-        let mut counted = self.counted(range).await?;
+    async fn fill(self: &Arc<Self>, range: Range<u64>, buf: &mut Buffer) -> Result<()> {
+        let mut counted = Arc::clone(self).counted(range, false).await?;
         while let Some(chunk) = counted.next().await {
             buf.append(&chunk?);
         }
         Ok(())
     }
 
-    async fn read(&self, range: Range<u64>) -> Result<Bytes> {
+    async fn read(self: &Arc<Self>, range: Range<u64>) -> Result<Bytes> {
         let range = clamp(range, self.metadata.size);
         if range.is_empty() {
             return Ok(Bytes::new());
@@ -324,7 +302,7 @@ impl File for S3File {
         }
         let file = Arc::clone(&self.0);
         let named = Arc::clone(&self.0);
-        let body = async move { file.counted(range).await };
+        let body = file.counted(range, true);
         stream::once(body).try_flatten().map_err(move |e| named.named(e)).boxed()
     }
 

@@ -46,19 +46,34 @@ impl Moto {
     }
 
     fn make_bucket(&self, port: u16, bucket: &str) -> Option<()> {
-        let mut to = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        to.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-        let auth = "AWS4-HMAC-SHA256 Credential=id/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
-        write!(
-            to,
-            "PUT /{bucket} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: {auth}\r\n\
-             Content-Length: 0\r\nConnection: close\r\n\r\n"
-        )
-        .ok()?;
-        let mut answer = String::new();
-        to.read_to_string(&mut answer).ok()?;
-        answer.starts_with("HTTP/1.1 200").then_some(())
+        put(port, bucket, &[], b"")
     }
+
+    /// Puts an object, with headers that no filesystem of ours sends.
+    #[allow(dead_code, reason = "not every test that runs the server needs it")]
+    pub(crate) fn put(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        let port = self.endpoint.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        put(port.expect("the address has a port"), path, headers, body).expect("moto takes the object");
+    }
+}
+
+fn put(port: u16, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Option<()> {
+    let mut to = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    to.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    let auth =
+        "AWS4-HMAC-SHA256 Credential=id/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    write!(
+        to,
+        "PUT /{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: {auth}\r\n{headers}\
+         Content-Type: binary/octet-stream\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    )
+    .ok()?;
+    to.write_all(body).ok()?;
+    let mut answer = String::new();
+    to.read_to_string(&mut answer).ok()?;
+    answer.starts_with("HTTP/1.1 200").then_some(())
 }
 
 impl Drop for Moto {

@@ -1,8 +1,11 @@
-//! The S3 filesystem against the lab's server: names, listings, reads, faults, writes, refusals, credentials.
+//! The S3 filesystem against the lab's server: names, listings, reads, checksums, faults, writes, refusals, credentials.
 
+mod checksums;
 mod credentials;
 mod faults;
 mod listing;
+#[path = "../moto/mod.rs"]
+mod moto;
 mod names;
 mod network;
 mod reads;

@@ -121,6 +121,11 @@ fn resumed(file: Arc<dyn File>, shared: Arc<Shared>, range: Range<u64>) -> ByteS
                         }
                         return Some((Ok(chunk), Some(state)));
                     }
+                    Some(Err(e)) if e.kind() == ErrorKind::Corrupt && first.is_none() => {
+                        // Bytes of this attempt have been delivered, and are now known to be wrong: going on behind
+                        // them is no cure. Whoever has them may throw them away and ask for all anew.
+                        return Some((Err(e), None));
+                    }
                     Some(Err(e)) => e,
                     None => Error::new(
                         ErrorKind::Corrupt,
