@@ -35,3 +35,5 @@
 //! Power loss may leave any mixture of old and new pages behind, so nothing is synced and everything is checked:
 //! bytes are believed unchecked only under the boot in which they were written, and if the file is still the very
 //! one that was written; else their CRC32C is compared before their first use.
+
+pub mod policy;

@@ -34,5 +34,7 @@ mod tests;
 pub use cached::{CachedFileSystem, Lookup};
 pub use cached_file::CachedFile;
 pub use config::{CacheConfig, DiskConfig, DiskSize, Lifetime, PolicyKind, memory_limit};
+#[doc(hidden)] // For the eviction bench, which runs the very rules of the disk tier.
+pub use disk::policy;
 pub use metadata::{ListedEntries, ListedEntry, Listing, ListingPage};
 pub use stats::CacheStats;
