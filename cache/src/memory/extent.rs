@@ -238,6 +238,12 @@ impl Filler {
         n
     }
 
+    /// Forgets what was written, of which nothing may be visible yet.
+    pub(crate) fn restart(&mut self) {
+        assert_eq!(self.extent.filled(), 0, "what is visible never changes");
+        self.at = 0;
+    }
+
     /// Makes everything written visible.
     pub(crate) fn publish(&self) {
         // Release: the bytes are in memory before a reader can see their number.

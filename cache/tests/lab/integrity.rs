@@ -109,3 +109,29 @@ async fn a_slow_store_serves_the_first_bytes_of_a_read_before_the_last() {
     assert_eq!(read_all(&file, MIB).await.unwrap(), 1);
     assert_eq!(world.lab.counters().of(Op::GetObject), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_object_is_shown_when_it_is_proven_or_slow() {
+    let world = World::new(|_| ()).await;
+    let key = "wrong";
+    let data = vec![0; 4 << 20];
+    world.lab.put_with(crate::BUCKET, key, data, &[("x-amz-checksum-crc32c", "AAAAAA==")]);
+    let file = world.open(key).await;
+    let gets = || world.lab.counters().of(Op::GetObject);
+    for part in [0..1, MIB..MIB + 10] {
+        let before = gets();
+        let e = file.read(part).await.unwrap_err();
+        assert_eq!(e.kind(), nearfs_backends::ErrorKind::Corrupt, "{e:#}");
+        assert!(gets() > before, "nothing of it was kept");
+    }
+    // The end is too far: what is here is shown.
+    world.lab.set_model(Model { connection_mbps: 1.0, ..Model::default() });
+    let first = tokio::time::timeout(Duration::from_secs(4), file.read(0..65_536)).await;
+    first.expect("it waits for the whole object").unwrap();
+    assert_eq!(
+        file.read(4 * MIB - 1..4 * MIB).await.unwrap_err().kind(),
+        nearfs_backends::ErrorKind::Corrupt
+    );
+    world.lab.set_model(Model::default());
+    assert!(file.read(0..1).await.is_err(), "nothing of it was kept");
+}
