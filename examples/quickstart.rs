@@ -47,7 +47,13 @@ fn main() -> Result<(), Failure> {
 
     // The mount. `nearfs mount s3://quickstart DIR` is the same from a shell.
     let dir = tempfile::Builder::new().prefix("nearfs-quickstart-").tempdir()?;
-    let client = nearfs::Client::builder().endpoint_url(lab.endpoint()).anonymous(true).build()?;
+    let cache = tempfile::Builder::new().prefix("nearfs-quickstart-cache-").tempdir()?;
+    let client = nearfs::Client::builder()
+        .endpoint_url(lab.endpoint())
+        .anonymous(true)
+        .cache_dir(cache.path())
+        .cache_size(1 << 30)
+        .build()?;
     let fs = nearfs::blocking::wait(async move { client.cached("s3://quickstart", 1.0).await })?;
     let session = Mount::start(fs, dir.path(), MountOptions::default(), nearfs::spawner()?)?;
     println!("mounted on {}\n", dir.path().display());
@@ -56,12 +62,13 @@ fn main() -> Result<(), Failure> {
 
     session.unmount(UnmountOptions { drain: Duration::from_secs(5), ..Default::default() })?;
     dir.close()?;
+    cache.close()?;
     if stopped.load(Relaxed) {
-        return Err("stopped; the mount and its directory are gone".into());
+        return Err("stopped; the mount, its directory and its cache are gone".into());
     }
     let rows = result?;
     print_table(&rows);
-    println!("\nevery byte was checked; the mount and its directory are gone");
+    println!("\nevery byte was checked; the mount, its directory and its cache are gone");
     Ok(())
 }
 

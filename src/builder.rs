@@ -1,9 +1,11 @@
 //! [`ClientBuilder`]: settings given by a program, which win over environment and files.
 
 use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearfs_backends::{Registry, Result};
+use nearfs_backends::{Error, ErrorKind, Registry, Result};
+use nearfs_cache::PolicyKind;
 
 use crate::client::Client;
 use crate::config::{Config, Environment, show_span};
@@ -13,6 +15,7 @@ use crate::config::{Config, Environment, show_span};
 #[must_use = "nothing happens before `build`"]
 pub struct ClientBuilder {
     settings: Vec<(&'static str, String)>,
+    cache_dirs: Vec<PathBuf>,
     config: Option<Config>,
     registry: Option<Registry>,
 }
@@ -31,6 +34,35 @@ impl ClientBuilder {
     /// may use.
     pub fn memory(self, bytes: u64) -> Self {
         self.with("memory", bytes)
+    }
+
+    /// A directory of the cache on disk, best on a local disk. Called several times, it names several, one for each
+    /// disk. Default: `/var/cache/nearfs` for root, else `$XDG_CACHE_HOME/nearfs` or `~/.cache/nearfs`.
+    pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.cache_dirs.push(dir.into());
+        self
+    }
+
+    /// Most disk space for cached data, in bytes, at least 16 MiB; 0 keeps nothing on disk. A share of the filesystem
+    /// is set by `.setting("cache_size", "80%")`. Default: the limit that the directory has, for a new one half of the
+    /// filesystem.
+    pub fn cache_size(self, bytes: u64) -> Self {
+        self.with("cache_size", bytes)
+    }
+
+    /// Share of the filesystem that the cache leaves free, 0 to 0.9. Default: 0.05.
+    pub fn cache_free(self, share: f64) -> Self {
+        self.with("cache_free", format!("{}%", share * 100.0))
+    }
+
+    /// Group, by name or number, whose members share the cache directory. Default: this user alone.
+    pub fn cache_group(self, group: impl Display) -> Self {
+        self.with("cache_group", group)
+    }
+
+    /// What goes first when the disk space is used up. Default: [`PolicyKind::Epochs`].
+    pub fn cache_policy(self, policy: PolicyKind) -> Self {
+        self.with("cache_policy", policy)
     }
 
     /// How long attributes and directory entries are believed; zero asks every time. Default: 60 s.
@@ -117,6 +149,16 @@ impl ClientBuilder {
         for (key, value) in self.settings {
             config.set(key, value, &format!("setter {key}"))?;
         }
+        if !self.cache_dirs.is_empty() {
+            let text = |dir: &PathBuf| dir.to_str().map(str::to_owned).ok_or_else(|| not_text(dir));
+            let dirs = self.cache_dirs.iter().map(text).collect::<Result<Vec<_>>>()?;
+            config.set_list("cache_dir", dirs, "setter cache_dir")?;
+        }
         Ok(Client::assemble(config, self.registry.unwrap_or_else(Registry::with_defaults)))
     }
+}
+
+fn not_text(dir: &Path) -> Error {
+    let message = format!("setter cache_dir: `{}` is not UTF-8", dir.display());
+    Error::new(ErrorKind::InvalidInput, message)
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use nearfs::config::Config;
-use nearfs::{Client, ErrorKind, FileExt, FileSystemExt, FsPath, OpenOptions};
+use nearfs::config::{Config, Size};
+use nearfs::{Client, ClientBuilder, ErrorKind, FileExt, FileSystemExt, FsPath, OpenOptions};
 use nearfs_lab::{Fault, Lab, Op, Rule, stamp};
 
 #[path = "../examples/rust_tool.rs"]
@@ -22,9 +22,20 @@ fn lab() -> Lab {
     lab
 }
 
-/// A client that sees the lab and nothing of this machine.
+thread_local! {
+    /// The cache of this test, gone with its thread.
+    static CACHE: tempfile::TempDir = tempfile::tempdir().unwrap();
+}
+
+/// Settings that see nothing of this machine, and a cache of this test's own.
+fn isolated() -> ClientBuilder {
+    let dir = CACHE.with(|dir| dir.path().join("cache"));
+    Client::builder().config(Config::isolated()).cache_dir(dir).cache_size(1 << 30)
+}
+
+/// A client that sees the lab.
 fn client(lab: &Lab) -> Client {
-    Client::builder().config(Config::isolated()).endpoint_url(lab.endpoint()).anonymous(true).build().unwrap()
+    isolated().endpoint_url(lab.endpoint()).anonymous(true).build().unwrap()
 }
 
 fn path(text: &str) -> FsPath {
@@ -152,12 +163,11 @@ fn a_client_asks_once_and_shares() {
 
 #[test]
 fn settings_of_the_builder_win_and_bad_ones_are_refused() {
-    let bad = Client::builder().config(Config::isolated()).endpoint_url("ftp://x").build().unwrap_err();
+    let bad = isolated().endpoint_url("ftp://x").build().unwrap_err();
     assert!(bad.message().contains("endpoint_url") && bad.kind() == ErrorKind::InvalidInput, "{bad}");
-    assert!(Client::builder().config(Config::isolated()).setting("nonsense", 1).build().is_err());
-    assert!(Client::builder().config(Config::isolated()).deadline(Duration::ZERO).build().is_err());
-    let client = Client::builder()
-        .config(Config::isolated())
+    assert!(isolated().setting("nonsense", 1).build().is_err());
+    assert!(isolated().deadline(Duration::ZERO).build().is_err());
+    let client = isolated()
         .memory(64 << 20)
         .metadata_never_changes()
         .negative_ttl(Duration::from_millis(1500))
@@ -167,14 +177,20 @@ fn settings_of_the_builder_win_and_bad_ones_are_refused() {
     let settings = client.config().settings(None).unwrap();
     assert_eq!((settings.metadata_ttl, settings.negative_ttl), (None, Some(Duration::from_millis(1500))));
     assert!(!settings.prefetch);
+    let client =
+        isolated().cache_dir("/second:one").cache_size(0).cache_free(0.25).cache_group(0).build().unwrap();
+    let settings = client.config().settings(None).unwrap();
+    assert_eq!(settings.cache_dir[1], std::path::Path::new("/second:one"));
+    assert_eq!((settings.cache_size, settings.cache_group), (Some(Size::Bytes(0)), Some(0)));
+    assert!((settings.cache_free - 0.25).abs() < 1e-9);
+    assert!(isolated().cache_free(2.0).build().is_err() && isolated().cache_size(1).build().is_err());
 }
 
 #[test]
 fn every_call_ends_by_the_deadline() {
     let lab = lab();
     lab.fault(Rule::any(Fault::Drop));
-    let client = Client::builder()
-        .config(Config::isolated())
+    let client = isolated()
         .endpoint_url(lab.endpoint())
         .anonymous(true)
         .deadline(Duration::from_secs(2))
@@ -197,7 +213,7 @@ fn a_failure_that_passes_is_not_seen() {
 #[test]
 fn local_paths_and_memory_are_stores_too() {
     let dir = tempfile::tempdir().unwrap();
-    let client = Client::builder().config(Config::isolated()).build().unwrap();
+    let client = isolated().build().unwrap();
     let blocking = nearfs::blocking::Client::new(client.clone());
     for url in [dir.path().to_str().unwrap().to_owned(), "memory://library".to_owned()] {
         let fs = blocking.filesystem(&url).unwrap();

@@ -32,6 +32,7 @@ impl System {
             System::Nearfs => {
                 command = Command::new(env!("CARGO_BIN_EXE_nearfs"));
                 command.args(["mount", "--foreground", "--metadata-ttl", "300s", &format!("s3://{bucket}")]);
+                command.arg("--cache-dir").arg(work.join("cache")).args(["--cache-size", "8GiB"]);
                 command.arg(dir).args(args);
             }
             System::Rclone => {

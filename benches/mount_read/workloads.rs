@@ -173,7 +173,8 @@ impl Workload {
         lab.set_model(Model::default());
         let bucket = if self == Workload::Walk { WALK_BUCKET } else { BUCKET };
         let args: &[&str] = match self {
-            Workload::Handles => &["--memory", "1GiB"],
+            // What memory holds is measured, so nothing else may hold it.
+            Workload::Handles => &["--memory", "1GiB", "--cache-size", "0"],
             Workload::Stalls => &["--deadline", "15s"],
             _ => &[],
         };

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use nearfs::config::Config;
 
 use super::{cat, completions, config, cp, doctor, du, find, head, ls, mount, mounts, stat, stats, unmount};
 
@@ -39,6 +40,21 @@ pub(crate) struct Global {
     /// Memory for cached data, as `2GiB` or `25%`
     #[arg(long, global = true, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
+    /// Directory of the cache on disk; may be repeated, one for each disk
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) cache_dir: Vec<String>,
+    /// Most disk space for cached data, as `20GiB` or `80%`; 0 keeps nothing on disk
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub(crate) cache_size: Option<String>,
+    /// Share of the filesystem that the cache leaves free, as `5%`
+    #[arg(long, global = true, value_name = "SHARE")]
+    pub(crate) cache_free: Option<String>,
+    /// Group whose members share the cache directory
+    #[arg(long, global = true, value_name = "GROUP")]
+    pub(crate) cache_group: Option<String>,
+    /// What goes first when the disk space is used up: epochs, lru, tiny-lfu or score
+    #[arg(long, global = true, value_name = "POLICY")]
+    pub(crate) cache_policy: Option<String>,
     /// Profile of the shared AWS configuration files
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) profile: Option<String>,
@@ -81,10 +97,22 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// The settings given, as (key, value, spelling).
-    pub(crate) fn settings(&self) -> Vec<(&'static str, String, &'static str)> {
+    /// Puts the settings given into `config`.
+    pub(crate) fn apply(&self, config: &mut Config) -> nearfs::Result<()> {
+        if !self.cache_dir.is_empty() {
+            config.set_list("cache_dir", &self.cache_dir, "--cache-dir")?;
+        }
+        self.settings().into_iter().try_for_each(|(key, value, spelling)| config.set(key, value, spelling))
+    }
+
+    /// The settings with one value, as (key, value, spelling).
+    fn settings(&self) -> Vec<(&'static str, String, &'static str)> {
         let text = [
             ("memory", &self.memory, "--memory"),
+            ("cache_size", &self.cache_size, "--cache-size"),
+            ("cache_free", &self.cache_free, "--cache-free"),
+            ("cache_group", &self.cache_group, "--cache-group"),
+            ("cache_policy", &self.cache_policy, "--cache-policy"),
             ("profile", &self.profile, "--profile"),
             ("endpoint_url", &self.endpoint_url, "--endpoint-url"),
             ("region", &self.region, "--region"),

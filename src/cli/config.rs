@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use nearfs::StoreUrl;
+use nearfs::config::Entry;
 use serde::Serialize;
 
 use super::context::Context;
@@ -53,7 +54,7 @@ pub(crate) async fn run(ctx: &Context, args: ConfigArgs) -> Outcome {
         }
         let mut line = match entry.value.is_empty() {
             true => format!("# {} is unset", entry.key),
-            false => format!("{} = {}", entry.key, toml_string(&entry.value)),
+            false => format!("{} = {}", entry.key, in_toml(&entry)),
         };
         if origin {
             line = format!("{line:<40} # {}", entry.origin);
@@ -63,6 +64,11 @@ pub(crate) async fn run(ctx: &Context, args: ConfigArgs) -> Outcome {
     Ok(DONE)
 }
 
-fn toml_string(value: &str) -> String {
-    toml::Value::String(value.to_owned()).to_string()
+/// The value as it is written in nearfs.toml.
+fn in_toml(entry: &Entry) -> String {
+    let string = |text: &String| toml::Value::String(text.clone());
+    match &entry.list {
+        Some(items) => toml::Value::Array(items.iter().map(string).collect()).to_string(),
+        None => string(&entry.value).to_string(),
+    }
 }

@@ -39,9 +39,7 @@ impl Context {
 /// Environment, files and options.
 pub(crate) fn load(global: &Global) -> Outcome<Config> {
     let mut config = Config::load(global.config.as_deref(), Environment::of_process())?;
-    for (key, value, spelling) in global.settings() {
-        config.set(key, value, spelling)?;
-    }
+    global.apply(&mut config)?;
     Ok(config)
 }
 

@@ -347,7 +347,10 @@ mod tests {
         assert!(refused("nearfs s3://b /d -o allow_other=1").contains("takes no value"));
         assert!(refused("nearfs s3://b /d -o remount").contains("unmount it"));
         assert!(refused("nearfs s3://b /d -o").contains("needs a list"));
-        assert!(refused("nearfs s3://b /d -o cache_size=1GiB").contains("unknown mount option `cache_size`"));
+        let (_, parsed) =
+            mount("nearfs s3://b /d -o cache_dir=/a,cache_size=1GiB,cache_dir=/b --cache-dir /c");
+        assert_eq!(parsed.cli.global.cache_dir, ["/a", "/b", "/c"]);
+        assert_eq!(parsed.cli.global.cache_size.as_deref(), Some("1GiB"));
     }
 
     #[test]

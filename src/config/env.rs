@@ -60,6 +60,17 @@ impl Environment {
         state.map(|dir| dir.join("nearfs"))
     }
 
+    /// Where the cache on disk is if nobody says: `/var/cache/nearfs` for root, else `$XDG_CACHE_HOME/nearfs`
+    /// (`~/.cache`); `None` if there is no home.
+    pub fn cache_directory(&self, root: bool) -> Option<PathBuf> {
+        if root {
+            return Some("/var/cache/nearfs".into());
+        }
+        let xdg = self.get("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = xdg.or_else(|| self.get("HOME").map(|home| PathBuf::from(home).join(".cache")));
+        cache.map(|dir| dir.join("nearfs"))
+    }
+
     /// The descriptor on which a mount in the background reports to the process that started it.
     pub fn ready_fd(&self) -> Option<i32> {
         self.get("NEARFS_READY_FD")?.parse().ok()

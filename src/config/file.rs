@@ -106,7 +106,14 @@ fn entry(key: &str, value: &Value, place: Scope) -> Result<(&'static str, String
             .with_context("hint", "move it above the first `[store…]` section"));
     }
     let text = match value {
+        Value::String(s) if found.list => super::cache::join([s]),
         Value::String(s) => s.clone(),
+        Value::Array(items) if found.list => {
+            let items = items.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
+            let shape =
+                || Error::new(ErrorKind::InvalidInput, format!("`{key}`: expected an array of strings"));
+            super::cache::join(items.ok_or_else(shape)?)
+        }
         Value::Integer(n) => n.to_string(),
         Value::Boolean(b) => b.to_string(),
         other => {

@@ -13,6 +13,7 @@
 //! `$XDG_CONFIG_HOME/nearfs/nearfs.toml` (`~/.config`), `/etc/nearfs/nearfs.toml`, all that exist. What a nearer file
 //! says about a setting hides the same setting, in the same section, of a farther one.
 
+mod cache;
 mod env;
 mod file;
 mod origin;
@@ -27,6 +28,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nearfs_backends::{Error, Result};
+pub use nearfs_cache::PolicyKind;
 
 pub use env::Environment;
 use file::ConfigFile;
@@ -93,6 +95,19 @@ impl Config {
         Ok(())
     }
 
+    /// As [`Config::set`], for a setting with several values, which may hold any characters.
+    ///
+    /// # Errors
+    /// As [`Config::set`].
+    pub fn set_list(
+        &mut self,
+        key: &str,
+        values: impl IntoIterator<Item = impl AsRef<str>>,
+        spelling: &str,
+    ) -> Result<()> {
+        self.set(key, cache::join(values), spelling)
+    }
+
     /// The settings of the store that holds `url`, or with `None` those of the process.
     ///
     /// # Errors
@@ -114,7 +129,8 @@ impl Config {
     pub fn entries(&self, url: Option<&str>) -> Vec<Entry> {
         let entry = |s: &'static Setting| {
             let (value, origin) = self.find(s, url);
-            Entry { key: s.key, value, origin }
+            let list = (s.list && !value.is_empty()).then(|| cache::split(&value));
+            Entry { key: s.key, value, list, origin }
         };
         SETTINGS.iter().map(entry).collect()
     }

@@ -35,8 +35,10 @@ impl fmt::Display for Origin {
 pub struct Entry {
     /// Name in `nearfs.toml`.
     pub key: &'static str,
-    /// The value as text; empty = unset.
+    /// The value as text; empty = unset. Of several values it is the form of the environment.
     pub value: String,
+    /// The values, of a setting that may have several and has one at least.
+    pub list: Option<Vec<String>>,
     /// Where it came from.
     pub origin: Origin,
 }

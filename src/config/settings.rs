@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nearfs_backends::{Error, ErrorKind, Result};
+use nearfs_cache::PolicyKind;
 
+use super::cache::{parse_dirs, parse_group, parse_share, parse_size};
 use super::size::Size;
 use super::span::{parse_span, parse_span_or_inf};
 
@@ -37,6 +39,11 @@ pub enum LogFormat {
 #[allow(missing_docs, reason = "each field is described in SETTINGS under its own name")]
 pub struct Settings {
     pub memory: Option<Size>,
+    pub cache_dir: Vec<PathBuf>,
+    pub cache_size: Option<Size>,
+    pub cache_free: f64,
+    pub cache_group: Option<u32>,
+    pub cache_policy: PolicyKind,
     pub metadata_ttl: Option<Duration>,
     pub negative_ttl: Option<Duration>,
     pub deadline: Duration,
@@ -83,6 +90,8 @@ pub struct Setting {
     pub default: &'static str,
     /// What it does.
     pub help: &'static str,
+    /// It may have several values: an array in `nearfs.toml`, separated by `:` in the environment, the option repeated.
+    pub list: bool,
     /// Reads a value into its field.
     pub(super) apply: fn(&mut Settings, &str) -> Result<()>,
 }
@@ -100,13 +109,15 @@ impl Setting {
 }
 
 macro_rules! settings {
-    ($($key:ident $scope:ident $default:literal $help:literal $parse:expr;)*) => {
+    ($($key:ident $scope:ident $($list:ident)? $default:literal $help:literal $parse:expr;)*) => {
         /// Every setting, in the order of the manual.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             key: stringify!($key),
             scope: Scope::$scope,
             default: $default,
             help: $help,
+            // The word `list` stands there or nothing does.
+            list: !stringify!($($list)?).is_empty(),
             apply: |settings, text| {
                 settings.$key = $parse(text)?;
                 Ok(())
@@ -117,6 +128,11 @@ macro_rules! settings {
 
 settings! {
     memory Process "" "memory for cached data over all files, in bytes or percent of RAM (or of the cgroup's limit); unset: the smaller of 2 GiB and a quarter of that limit" parse_some;
+    cache_dir Process list "" "directory of the cache on disk, best on a local disk; several (one for each disk) share the objects; unset: `/var/cache/nearfs` for root, else `$XDG_CACHE_HOME/nearfs` (`~/.cache`)" parse_dirs;
+    cache_size Process "" "most disk space for cached data, in bytes or percent of the filesystem; `0` keeps nothing on disk; unset: the limit that the directory has, for a new one half of the filesystem" parse_size;
+    cache_free Process "5%" "share of the filesystem that the cache leaves free whatever its limit" parse_share;
+    cache_group Process "" "group, by name or number, whose members share the directory and trust one another; unset: this user alone" parse_group;
+    cache_policy Process "epochs" "what goes first when the disk space is used up: `epochs` keeps as much as it can of data read over and over, `lru` what was read last, `tiny-lfu` what is read most often, `score` weighs size, frequency and age" str::parse;
     metadata_ttl Store "60s" "how long attributes and directory entries are believed; `0` asks every time, `inf` never again" parse_span_or_inf;
     negative_ttl Store "2s" "how long absence is believed" parse_span_or_inf;
     deadline Store "60s" "longest time any one call may take before it fails" parse_deadline;
@@ -159,6 +175,11 @@ impl Settings {
     pub(super) fn blank() -> Self {
         Settings {
             memory: None,
+            cache_dir: Vec::new(),
+            cache_size: None,
+            cache_free: 0.0,
+            cache_group: None,
+            cache_policy: PolicyKind::default(),
             metadata_ttl: None,
             negative_ttl: None,
             deadline: Duration::ZERO,
@@ -187,7 +208,7 @@ impl Settings {
     }
 }
 
-fn bad(text: &str, expected: &str) -> Error {
+pub(super) fn bad(text: &str, expected: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("expected {expected}, found `{text}`"))
 }
 

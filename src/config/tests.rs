@@ -132,3 +132,42 @@ fn the_manual_describes_every_setting_with_its_default() {
         }
     }
 }
+
+#[test]
+fn settings_with_several_values_are_written_in_every_place() {
+    let dirs = |config: &Config| config.settings(None).unwrap().cache_dir;
+    let two = [PathBuf::from("/a"), PathBuf::from("/b:c")];
+    let of_file = |text: &str| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Config::load(Some(file.path()), Environment::default()).unwrap()
+    };
+    assert_eq!(dirs(&of_file("cache_dir = ['/a', '/b:c']")), two);
+    assert_eq!(dirs(&of_file("cache_dir = '/b:c'")), two[1..]);
+    let env = [("NEARFS_CACHE_DIR", "/a:/b\\:c"), ("NEARFS_CONFIG", "/dev/null")];
+    let mut config = Config::load(None, env.into_iter().collect()).unwrap();
+    assert_eq!(dirs(&config), two);
+    config.set_list("cache_dir", ["/d:e"], "--cache-dir").unwrap();
+    assert_eq!(dirs(&config), [PathBuf::from("/d:e")]);
+    let entry = config.entries(None).into_iter().find(|e| e.key == "cache_dir").unwrap();
+    assert_eq!((entry.value.as_str(), entry.list.as_deref()), ("/d\\:e", Some(&["/d:e".to_owned()][..])));
+    for (text, part) in [
+        ("cache_dir = [1]", "expected an array of strings"),
+        ("cache_dir = []", "empty path"),
+        ("cache_dir = ['/a', '/a']", "given twice"),
+        ("retries = [1]", "found array"),
+    ] {
+        assert!(parse(text).unwrap_err().message().contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_cache_directory_of_nobodys_choice_follows_the_user() {
+    let of = |vars: &[(&str, &str)], root: bool| {
+        vars.iter().copied().collect::<Environment>().cache_directory(root).map(|p| p.display().to_string())
+    };
+    assert_eq!(of(&[("HOME", "/h")], true).as_deref(), Some("/var/cache/nearfs"));
+    assert_eq!(of(&[("HOME", "/h")], false).as_deref(), Some("/h/.cache/nearfs"));
+    assert_eq!(of(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")], false).as_deref(), Some("/x/nearfs"));
+    assert_eq!(of(&[], false), None);
+}

@@ -287,7 +287,7 @@ fn long_copies_show_progress_unless_told_not_to() {
     let dir = tempfile::tempdir().unwrap();
     let line = |more: &str, name: &str| {
         format!(
-            "{} --anonymous --endpoint-url {} {more} cp s3://b/slow {}/{name}",
+            "{} --cache-size 0 --anonymous --endpoint-url {} {more} cp s3://b/slow {}/{name}",
             env!("CARGO_BIN_EXE_nearfs"),
             lab.endpoint(),
             dir.path().display()

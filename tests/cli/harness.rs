@@ -1,15 +1,26 @@
 //! The binary in an environment of its own, and what it printed.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nearfs_lab::Lab;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Longest time that any one command may take.
 const LIMIT: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Caches of this test, gone with its thread.
+    static CACHES: TempDir = TempDir::new().expect("a temporary directory");
+}
+
+/// The cache directory of all commands of this test.
+pub(crate) fn cache_dir() -> PathBuf {
+    CACHES.with(|dir| dir.path().join("cache"))
+}
 
 /// The command, in an environment where only the lab exists: nothing of this machine's user is seen.
 pub(crate) fn nearfs(lab: &Lab) -> Command {
@@ -22,13 +33,15 @@ pub(crate) fn nearfs(lab: &Lab) -> Command {
     command
 }
 
-/// The command without any store.
+/// The command without any store; its cache is this test's.
 pub(crate) fn alone() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfs"));
     command
         .env_clear()
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .env("HOME", "/nonexistent")
+        .env("NEARFS_CACHE_DIR", cache_dir())
+        .env("NEARFS_CACHE_SIZE", "1GiB")
         .env("AWS_EC2_METADATA_DISABLED", "true");
     command
 }

@@ -49,6 +49,8 @@ fn a_large_file_streams_within_its_memory() {
             "-q",
             "--memory",
             "32MiB",
+            "--cache-size",
+            "0",
             "cat",
             "s3://b/big",
         ])

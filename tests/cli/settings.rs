@@ -52,6 +52,12 @@ fn the_strongest_place_wins_and_is_named() {
     let only = show(&[], &["--config", only.to_str().unwrap()]);
     assert_eq!((shown(&only, "retries").0, shown(&only, "metadata_ttl").0), ("7".into(), "60s".into()));
 
+    // Several directories: repeated, in a file an array, in the environment with `:` between them.
+    let dirs = show(&[("NEARFS_CACHE_DIR", "/e/1:/e/2")], &[]);
+    assert_eq!(shown(&dirs, "cache_dir"), ("/e/1:/e/2".into(), "environment NEARFS_CACHE_DIR".into()));
+    let dirs = show(&[], &["--cache-dir", "/f/1", "--cache-dir=/f/2:x"]);
+    assert_eq!(shown(&dirs, "cache_dir"), ("/f/1:/f/2\\:x".into(), "option --cache-dir".into()));
+
     let mut text = alone();
     let text = run(text.current_dir(dir.path()).args(["config", "show", "--origin"]));
     assert!(
@@ -94,9 +100,6 @@ fn what_is_not_there_yet_is_refused() {
     ] {
         fails(&lab, 2, "unrecognized subcommand", [verb, "s3://b/x"]);
     }
-    for option in ["--cache-dir=/x", "--cache-size=1GiB", "--cache-free=5%", "--cache-group=g"] {
-        fails(&lab, 2, "unexpected argument", [option, "ls", "s3://b"]);
-    }
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
     for option in [
@@ -131,7 +134,15 @@ fn wrong_use_is_told_before_anything_happens() {
         ("log filter", vec!["--log", "nearfs=loudly", "ls", "s3://b"]),
         ("`text` or `json`", vec!["--log-format", "xml", "ls", "s3://b"]),
         ("only one operand", vec!["mount", "s3://b"]),
-        ("unknown mount option `cache_size`", vec!["s3://b", "/nonexistent", "-o", "cache_size=1GiB"]),
+        ("unknown mount option `cache_sise`", vec!["s3://b", "/nonexistent", "-o", "cache_sise=1GiB"]),
+        ("did you mean `cache_size`", vec!["s3://b", "/nonexistent", "-o", "cache_sise=1GiB"]),
+        ("is not a size", vec!["s3://b", "/nonexistent", "-o", "cache_size=lots"]),
+        ("at least 16MiB", vec!["--cache-size", "1MiB", "ls", "s3://b"]),
+        ("--cache-dir: expected a directory, found an empty path", vec!["--cache-dir", "", "ls", "s3://b"]),
+        ("`/x` is given twice", vec!["--cache-dir", "/x", "--cache-dir", "/x", "ls", "s3://b"]),
+        ("`0%` to `90%`", vec!["--cache-free", "5", "ls", "s3://b"]),
+        ("`tiny-lfu`", vec!["--cache-policy", "best", "ls", "s3://b"]),
+        ("a group that exists", vec!["--cache-group", "no-such-group", "ls", "s3://b"]),
         ("user name, key or password", vec!["ls", "s3://key:secret@b"]),
         ("required", vec!["ls"]),
         ("unrecognized subcommand", vec!["lss", "s3://b"]),

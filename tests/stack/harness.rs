@@ -26,7 +26,12 @@ pub(crate) fn nearfs(lab: &Lab) -> Command {
     command
 }
 
-/// Removes what this machine's user may have configured and points S3 at the lab.
+thread_local! {
+    /// Caches of this test, gone with its thread.
+    static CACHES: TempDir = TempDir::new().expect("a temporary directory");
+}
+
+/// Removes what this machine's user may have configured, points S3 at the lab, and the cache to a directory of this test.
 pub(crate) fn isolate(command: &mut Command, lab: &Lab) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -49,6 +54,8 @@ pub(crate) fn isolate(command: &mut Command, lab: &Lab) {
     }
     command
         .env("HOME", "/nonexistent")
+        .env("NEARFS_CACHE_DIR", CACHES.with(|dir| dir.path().join("cache")))
+        .env("NEARFS_CACHE_SIZE", "4GiB")
         .env("AWS_ACCESS_KEY_ID", "test")
         .env("AWS_SECRET_ACCESS_KEY", "test-secret")
         .env("AWS_REGION", "us-east-1")
@@ -59,7 +66,8 @@ pub(crate) fn isolate(command: &mut Command, lab: &Lab) {
 /// A running mount; dropping it unmounts, and shows the daemon's log if the test is failing.
 pub(crate) struct Mount {
     dir: TempDir,
-    log: TempDir,
+    /// Its log, and its own cache unless the test names one.
+    state: TempDir,
     daemon: Option<Child>,
 }
 
@@ -76,13 +84,14 @@ impl Mount {
 
     /// As [`Mount::start`], on a directory of the caller's.
     pub(crate) fn start_at(lab: &Lab, url: &str, args: &[&str], dir: TempDir) -> Mount {
-        let log = TempDir::new().unwrap();
+        let state = TempDir::new().unwrap();
         let mut command = nearfs(lab);
+        command.env("NEARFS_CACHE_DIR", state.path().join("cache"));
         command.args(["mount", "--foreground", url]).arg(dir.path()).args(args);
-        let out = File::create(log.path().join("log")).unwrap();
+        let out = File::create(state.path().join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
         let daemon = command.spawn().expect("the binary starts");
-        let mut mount = Mount { dir, log, daemon: Some(daemon) };
+        let mut mount = Mount { dir, state, daemon: Some(daemon) };
         let deadline = Instant::now() + Duration::from_secs(20);
         while !is_mounted(mount.path()) {
             if let Some(status) = mount.daemon.as_mut().unwrap().try_wait().unwrap() {
@@ -121,7 +130,7 @@ impl Mount {
 
     /// What the daemon has logged.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.log.path().join("log")).unwrap_or_default()
+        std::fs::read_to_string(self.state.path().join("log")).unwrap_or_default()
     }
 
     /// The figures of `.nearfs/stats`.
