@@ -45,7 +45,8 @@ const DELETE_ROUNDS: usize = 4;
 /// | `rename` | `Throttled` only, as a lost success would look like `NotFound`; with `no_replace` also only where it is one step |
 /// | `create_dir`, `remove_dir` | `Throttled` only, for the same reasons |
 ///
-/// `Throttled` answers slow down all calls of this filesystem together: see the gate in this module's source.
+/// `Throttled` answers slow down all calls of this filesystem together, unless that turns out not to make them rarer:
+/// see the gate in this module's source.
 ///
 /// Place: above the limits and below whatever measures what callers get. One in a stack: two multiply.
 #[derive(Debug, Clone)]

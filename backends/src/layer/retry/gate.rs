@@ -1,14 +1,33 @@
 //! The gate: one pace for all callers of a filesystem while its store asks to be called less often.
 //!
-//! Normally open and free of cost. The first `Throttled` answer closes it: from then on attempts pass one by one, at
-//! a rate that starts below what the store had just managed and then follows a curve (after the idea of CUBIC,
-//! RFC 9438: back to the last good rate at once, wait there, then probe faster and faster):
+//! Normally open and free of cost. When more calls than a tolerable few are refused (`Throttled`) it closes: from then
+//! on attempts pass one by one, at a rate that starts below what the store had just managed and then follows a curve
+//! (after the idea of CUBIC, RFC 9438: back to the last good rate at once, wait there, then probe faster and faster):
 //!
 //! * for two seconds from 0.7 of the last good rate up to it,
-//! * then doubling every 0.8 s until the store refuses again, or until the gate falls open.
+//! * then doubling every 0.8 s until the store refuses too much again, or until the gate falls open.
 //!
 //! With a store that allows a fixed rate, that costs a few refusals every couple of seconds; when the store recovers
-//! the full rate is back within about seven. A `Retry-After` stops everybody until it is over.
+//! the full rate is back within about ten. A refusal with a `Retry-After` always closes the gate, and stops everybody
+//! until it is over.
+//!
+//! Some stores refuse a share of all calls at any rate. Slowing down is no answer to those: it must help, or it ends.
+//! So the gate experiments with its rate, as PCC does where TCP takes every loss for congestion (Dong et al., PCC:
+//! Re-architecting Congestion Control for Consistent High Performance, NSDI 2015):
+//!
+//! * Refusals count as a share of recent answers, and only for more than chance makes of it. 2 % are tolerated.
+//! * If more are refused even while the gate is slow, evenly over time, then that share becomes the background, and
+//!   the gate speeds up.
+//! * From then on it dips now and then to a quarter of the rate. If the share falls with it, or rises above the
+//!   background at any other time, the rate matters after all: the gate slows down as before, and waits longer before
+//!   the next experiment. (Of many callers of one limited store, each for itself sees little of its own part in the
+//!   refusals; the dip shows it to the one that takes most.)
+//!
+//! Where most calls are refused nothing is concluded: an outage looks the same at every rate. So even a wrong
+//! conclusion costs no more than two attempts for an answer, until it is revised (gRFC A6 draws the line for retries
+//! there too).
+
+mod sample;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,12 +36,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::sample::Sample;
 use super::patience::Patience;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::metrics::THROTTLED_SECONDS;
 
-/// Lowest rate, in attempts per second: a store that refuses a share of all calls at any rate (not those above a
-/// rate) would otherwise be asked ever less for nothing.
+/// Lowest rate, in attempts per second: enough to notice within seconds that the store has recovered.
 const FLOOR: f64 = 8.0;
 /// Part of the last good rate with which to go on after a refusal.
 const CUT: f64 = 0.7;
@@ -36,6 +55,23 @@ const OPEN_ABOVE: f64 = 20_000.0;
 const TICK: Duration = Duration::from_millis(50);
 /// Time over which the good rate is measured.
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// Share of refusals that is not worth slowing down for: it costs one call in fifty.
+const TOLERATED: f64 = 0.02;
+/// Share of refusals at which calls cost more than they bring.
+const TOO_MANY: f64 = 0.5;
+/// Answers at a slow rate from which a background may be concluded.
+const EVIDENCE: f64 = 64.0;
+/// Answers in a dip, and from which a comparison is worth it.
+const ENOUGH: f64 = 32.0;
+/// How much slower a dip is.
+const DIP: f64 = 4.0;
+/// Longest dip, if there are few calls.
+const LONGEST_DIP: Duration = Duration::from_secs(8);
+/// Shortest and longest time from one dip to the next. It doubles with each that confirms the background.
+const BETWEEN_DIPS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
+/// Shortest and longest time from an experiment that failed to the next. It grows fourfold with each.
+const MISTRUST: (Duration, Duration) = (Duration::from_secs(8), Duration::from_secs(256));
 
 #[derive(Debug)]
 pub(super) struct Gate {
@@ -52,11 +88,43 @@ struct State {
     counted_from: Instant,
     good: f64,
     good_before: f64,
-    /// The rate at which the store last refused, and when; `None` while open.
-    refused: Option<(f64, Instant)>,
+    /// `None` while open.
+    slow: Option<Slow>,
+    /// Answers to calls made since the pace last changed, in about the last two seconds.
+    recent: Sample,
+    /// Answers to calls made in the two seconds after slowing down.
+    when_slow: Sample,
+    /// What the store refuses at any rate, as far as is known.
+    background: Option<Sample>,
+    /// No background is concluded before, and the wait after the next one that turns out wrong.
+    experiment_from: Instant,
+    mistrust: Duration,
+    /// No dip before, and the wait after the next one.
+    dip_from: Instant,
+    between_dips: Duration,
+    /// The recent answers before the dip under way.
+    before_dip: Sample,
     last_pass: Instant,
     /// Nobody passes before (`Retry-After`).
     not_before: Instant,
+}
+
+/// A pace of the closed gate: calls per second, by phase and time since.
+#[derive(Debug, Clone, Copy)]
+struct Slow {
+    rate: f64,
+    since: Instant,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// After a refusal: `rate` is to be reached again within `RECOVERY`.
+    Cut,
+    /// There is a background: faster and faster from `rate` on.
+    Climb,
+    /// There is a background: `rate` for a while, to see whether that helps.
+    Dip,
 }
 
 /// Permission for one attempt.
@@ -81,7 +149,15 @@ impl Gate {
                 counted_from: now,
                 good: 0.0,
                 good_before: 0.0,
-                refused: None,
+                slow: None,
+                recent: Sample::default(),
+                when_slow: Sample::default(),
+                background: None,
+                experiment_from: now,
+                mistrust: MISTRUST.0,
+                dip_from: now,
+                between_dips: BETWEEN_DIPS.0,
+                before_dip: Sample::default(),
                 last_pass: now,
                 not_before: now,
             }),
@@ -118,15 +194,23 @@ impl Gate {
         Ok(Pass::now())
     }
 
-    pub(super) fn succeeded(&self, _: Pass) {
+    pub(super) fn succeeded(&self, pass: Pass) {
         let mut state = self.state.lock();
         let now = Instant::now();
         state.roll(now);
         state.good += 1.0;
-        if state.refused.is_some() && state.rate(now) > OPEN_ABOVE {
-            state.refused = None;
+        if !state.count(pass, false) {
+            return;
+        }
+        if state.experiment(now) {
+            self.closed.store(true, Ordering::Relaxed);
+        } else if state.slow.is_some() && state.rate(now) > OPEN_ABOVE {
+            state.slow = None;
             self.closed.store(false, Ordering::Relaxed);
-            info!("the store answers freely again");
+            if state.background.is_none() {
+                state.mistrust = MISTRUST.0;
+                info!("the store answers freely again");
+            }
         }
     }
 
@@ -136,23 +220,28 @@ impl Gate {
         }
         let mut state = self.state.lock();
         let now = Instant::now();
+        let mut asked = false;
         if let Retry::Later(Some(pause)) = e.retry() {
             state.not_before = state.not_before.max(now + pause);
-        }
-        // Answers to attempts made before the last cut say nothing about the rate since.
-        if state.refused.is_some_and(|(_, since)| pass.at < since) {
-            return;
+            asked = true;
         }
         state.roll(now);
-        let was_open = state.refused.is_none();
-        let rate =
-            if was_open { state.measured(now) } else { state.rate(now).min(state.measured(now) * 2.0) };
-        // While the store makes everybody wait the curve stands still.
-        state.refused = Some((rate.max(FLOOR), now.max(state.not_before)));
-        self.closed.store(true, Ordering::Relaxed);
-        drop(state);
-        if was_open {
-            warn!(rate, "the store asks for fewer calls; slowing down");
+        if !state.count(pass, true) {
+            return;
+        }
+        let was_open = state.slow.is_none();
+        if !asked && state.may_conclude(now) {
+            let share = state.when_slow.share();
+            state.conclude(now);
+            info!(share, "the store refuses calls at low rates too; no longer slowing down for that");
+        } else if asked || state.is_too_much() {
+            let rate = state.slow_down(now);
+            self.closed.store(true, Ordering::Relaxed);
+            if was_open {
+                warn!(rate, "the store asks for fewer calls; slowing down");
+            }
+        } else if state.experiment(now) {
+            self.closed.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -165,7 +254,109 @@ impl State {
             self.good_before = if elapsed < WINDOW * 2 { self.good } else { 0.0 };
             self.good = 0.0;
             self.counted_from = now;
+            if elapsed < WINDOW * 2 { self.recent.halve() } else { self.recent = Sample::default() }
         }
+    }
+
+    /// Counts an answer; false for answers to attempts made before the pace last changed, which say nothing about it.
+    fn count(&mut self, pass: Pass, refused: bool) -> bool {
+        if let Some(slow) = self.slow {
+            if pass.at < slow.since {
+                return false;
+            }
+            let t = (pass.at - slow.since).as_secs_f64();
+            if slow.phase == Phase::Dip || slow.phase == Phase::Cut && t < RECOVERY {
+                self.when_slow.add(refused);
+            }
+        }
+        self.recent.add(refused);
+        true
+    }
+
+    /// Whether slowing down has turned out not to help.
+    fn may_conclude(&self, now: Instant) -> bool {
+        let s = self.when_slow;
+        self.slow.is_some()
+            && self.background.is_none()
+            && now >= self.experiment_from
+            && s.answers >= EVIDENCE
+            && s.share() <= TOO_MANY
+            && s.exceeds(TOLERATED)
+            && s.is_even()
+    }
+
+    fn conclude(&mut self, now: Instant) {
+        self.slow = Some(Slow { rate: self.rate(now), since: now, phase: Phase::Climb });
+        self.background = Some(std::mem::take(&mut self.when_slow));
+        self.recent = Sample::default();
+        self.between_dips = BETWEEN_DIPS.0;
+        self.dip_from = now + self.between_dips;
+    }
+
+    /// Whether more calls are refused than is known or tolerated at any rate.
+    fn is_too_much(&self) -> bool {
+        match self.background {
+            None => self.recent.exceeds(TOLERATED),
+            Some(known) => self.recent.exceeds(TOO_MANY) || self.recent.is_worse_than(&known),
+        }
+    }
+
+    /// Begins and ends dips while there is a background; true if that leaves the gate closed.
+    fn experiment(&mut self, now: Instant) -> bool {
+        let Some(background) = self.background else { return false };
+        if let Some(Slow { rate, since, phase: Phase::Dip }) = self.slow {
+            let dip = self.when_slow;
+            if dip.answers < ENOUGH && now < since + LONGEST_DIP {
+                return true;
+            }
+            if dip.share() > TOO_MANY || self.before_dip.is_worse_than(&dip) {
+                self.slow_down(now);
+                return true;
+            }
+            if dip.answers >= ENOUGH {
+                self.background = Some(dip);
+            }
+            self.when_slow = Sample::default();
+            self.recent = self.before_dip;
+            self.slow = Some(Slow { rate: rate * DIP, since: now, phase: Phase::Climb });
+            self.between_dips = (self.between_dips * 2).min(BETWEEN_DIPS.1);
+            self.dip_from = now + self.between_dips;
+            return true;
+        }
+        if self.recent.answers < ENOUGH {
+            return false;
+        }
+        if background.is_worse_than(&self.recent) {
+            self.background = None;
+            return false;
+        }
+        let rate = self.measured(now) / (1.0 - self.recent.share()).max(1.0 - TOO_MANY) / DIP;
+        if now < self.dip_from || rate < FLOOR {
+            return false;
+        }
+        self.before_dip = std::mem::take(&mut self.recent);
+        self.when_slow = Sample::default();
+        self.slow = Some(Slow { rate, since: now, phase: Phase::Dip });
+        true
+    }
+
+    /// Starts the curve anew, below the present rate (which it returns).
+    fn slow_down(&mut self, now: Instant) -> f64 {
+        let measured = self.measured(now);
+        let rate = if self.slow.is_none() { measured } else { self.rate(now).min(measured * 2.0) };
+        let rate = rate.max(FLOOR);
+        if self.background.take().is_some() {
+            self.experiment_from = now + self.mistrust;
+            self.mistrust = (self.mistrust * 4).min(MISTRUST.1);
+            self.when_slow = Sample::default();
+        } else if rate > FLOOR {
+            // What came at higher rates counts less; slower than slowest there is not.
+            self.when_slow.halve();
+        }
+        self.recent = Sample::default();
+        // While the store makes everybody wait the curve stands still.
+        self.slow = Some(Slow { rate, since: now.max(self.not_before), phase: Phase::Cut });
+        rate
     }
 
     /// Good answers per second lately: this window and the fading rest of the one before.
@@ -176,12 +367,14 @@ impl State {
 
     /// The rate that holds now, by the curve.
     fn rate(&self, now: Instant) -> f64 {
-        let Some((refused_at, since)) = self.refused else { return f64::INFINITY };
-        let t = now.saturating_duration_since(since).as_secs_f64();
-        let rate = if t < RECOVERY {
-            refused_at * (CUT + (1.0 - CUT) * t / RECOVERY)
-        } else {
-            refused_at * ((t - RECOVERY) / DOUBLING).min(64.0).exp2()
+        let Some(slow) = self.slow else { return f64::INFINITY };
+        let t = now.saturating_duration_since(slow.since).as_secs_f64();
+        let doubled = |t: f64| slow.rate * (t / DOUBLING).min(64.0).exp2();
+        let rate = match slow.phase {
+            Phase::Cut if t < RECOVERY => slow.rate * (CUT + (1.0 - CUT) * t / RECOVERY),
+            Phase::Cut => doubled(t - RECOVERY),
+            Phase::Climb => doubled(t),
+            Phase::Dip => slow.rate,
         };
         rate.max(FLOOR)
     }
@@ -203,35 +396,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::RetryConfig;
-    use crate::path::FsPath;
-
-    #[tokio::test(start_paused = true)]
-    async fn an_open_gate_costs_no_time_and_a_wish_for_a_pause_stops_everybody() {
-        let (gate, config, path) = (Gate::new(), RetryConfig::default(), FsPath::root());
-        let patience = Patience::new(&config, "read", &path);
-        let start = Instant::now();
-        let pass = gate.pass(&patience).await.unwrap();
-        assert_eq!(start.elapsed(), Duration::ZERO);
-        let e = Error::new(ErrorKind::Throttled, "x").with_retry(Retry::Later(Some(Duration::from_secs(2))));
-        gate.failed(pass, &e);
-        assert!(gate.is_closed());
-        gate.pass(&patience).await.unwrap();
-        assert!(start.elapsed() >= Duration::from_secs(2));
-        let longer =
-            Error::new(ErrorKind::Throttled, "x").with_retry(Retry::Later(Some(Duration::from_secs(99))));
-        gate.failed(Pass::now(), &longer);
-        let e = gate.pass(&patience).await.unwrap_err();
-        assert_eq!((e.kind(), e.retry()), (ErrorKind::Throttled, Retry::Exhausted));
-        assert!(start.elapsed() <= Duration::from_secs(61));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn other_failures_do_not_close_it() {
-        let gate = Gate::new();
-        gate.failed(Pass::now(), &Error::new(ErrorKind::Unavailable, "x"));
-        assert!(!gate.is_closed());
-    }
-}
+mod tests;
