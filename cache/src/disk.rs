@@ -36,4 +36,70 @@
 //! bytes are believed unchecked only under the boot in which they were written, and if the file is still the very
 //! one that was written; else their CRC32C is compared before their first use.
 
+#[allow(dead_code)]
+mod control;
+#[allow(dead_code)]
+mod dir;
+#[allow(dead_code)]
+mod health;
+#[allow(dead_code)]
+mod index;
+#[allow(dead_code)]
+mod key;
+#[allow(dead_code)]
+mod mapping;
+#[allow(dead_code)]
+mod place;
+#[allow(dead_code)]
+mod process;
+#[allow(dead_code)]
+mod publish;
+#[allow(dead_code)]
+mod rights;
+#[allow(dead_code)]
+mod space;
+#[allow(dead_code)]
+mod words;
+#[allow(dead_code)]
+mod claims;
+#[allow(dead_code)]
+mod direct;
+#[allow(dead_code)]
+mod host;
+#[allow(dead_code)]
+mod lend;
+#[allow(dead_code)]
+mod locks;
+#[allow(dead_code)]
+mod object;
+#[allow(dead_code)]
+mod opened;
+#[allow(dead_code)]
+mod parts;
+#[allow(dead_code)]
+mod reclaim;
+#[allow(dead_code)]
+mod state;
+#[allow(dead_code)]
+mod write;
+pub(crate) mod lent;
+pub(crate) mod refill;
+pub(crate) mod tier;
+mod volume;
+pub(crate) mod writer;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 pub mod policy;
+
+use std::ops::RangeInclusive;
+
+pub(crate) use state::UNIT;
+
+/// Version of the format on disk.
+const FORMAT: u64 = 1;
+/// Bytes of a slot of the index.
+const INDEX_SLOT: u64 = 128;
+/// Slots that an index may have.
+const INDEX_SLOTS: RangeInclusive<u64> = 1 << 16..=1 << 22;
+/// The least limit of a directory, in bytes.
+const MIN_LIMIT: u64 = 1 << 20;
