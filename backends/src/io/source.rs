@@ -4,6 +4,8 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use super::buffer::Buffer;
+use super::psync;
 use super::threads::BlockingPool;
 
 /// What lies under an open file, by how much a system call on it can be trusted to return.
@@ -65,6 +67,15 @@ impl Source {
     /// What lies under it.
     pub fn medium(&self) -> Medium {
         self.0.medium
+    }
+
+    /// Appends to `buf` what the page cache holds of the `want` bytes at `offset`, up to the first byte that it does
+    /// not hold, and returns how many bytes that was. Never waits for a disk; 0 where the filesystem cannot do this.
+    pub fn read_cached(&self, offset: u64, buf: &mut Buffer, want: usize) -> usize {
+        match self.medium() {
+            Medium::Disk => psync::read_cached(self, offset, buf, want),
+            Medium::Network => 0,
+        }
     }
 }
 
