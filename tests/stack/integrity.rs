@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use nearfs_lab::{Fault, Op, Rule, stamp};
+use nearfs_lab::{Fault, Lab, Op, Rule, stamp};
 
 use crate::harness::{BUCKET, Mount, lab, within};
 
@@ -174,5 +174,58 @@ fn c5_an_etag_identifies_and_is_never_compared_with_the_content() {
         let data = read_whole(&Mount::bucket(&lab), "synthetic.bin").unwrap();
         assert_eq!(data.len(), 3 << 20);
         stamp::verify(&data, 0, stamp::key_id("synthetic.bin")).unwrap();
+    }
+}
+
+/// An object with the checksum that a store keeps of it.
+fn put_proven(lab: &Lab, key: &str, data: &[u8]) {
+    use base64::Engine as _;
+    let sum = base64::engine::general_purpose::STANDARD.encode(crc32c::crc32c(data).to_be_bytes());
+    lab.put_with(BUCKET, key, data.to_vec(), &[("x-amz-checksum-crc32c", &sum)]);
+}
+
+#[test]
+fn c5_a_byte_flipped_on_the_way_is_fetched_again_or_an_error() {
+    let lab = lab();
+    for size in [1, 1000, 100 << 10, 1 << 20, (5 << 20) + 7, 8 << 20] {
+        let data: Vec<u8> = (0..size).map(|i| (i * 7 + i / 251) as u8).collect();
+        let key = format!("o{size}");
+        put_proven(&lab, &key, &data);
+        for offset in [0, size as u64 / 2, size as u64 - 1] {
+            let flip = Rule::on(Op::GetObject, Fault::FlipByte { offset });
+            let mount = Mount::start(&lab, "s3://data", &["--prefetch", "off"]);
+            lab.clear_faults();
+            lab.reset_counters();
+            lab.fault(flip.clone().once());
+            assert!(read_whole(&mount, &key).unwrap() == data, "{key}, {offset}: once");
+            assert_eq!(lab.key_counters(BUCKET, &key).of(Op::GetObject), 2, "{key}: one more request");
+            assert_eq!(mount.log().matches("wrong bytes came").count(), 1, "one warning");
+
+            let mount = Mount::start(&lab, "s3://data", &["--prefetch", "off"]);
+            lab.clear_faults();
+            lab.fault(flip);
+            let file = File::open(mount.join(&key)).unwrap();
+            // Not even the bytes before the wrong one.
+            for at in [0, size as u64 / 3] {
+                let e = file.read_at(&mut [0; 1], at).unwrap_err();
+                assert_eq!(e.raw_os_error(), Some(libc::EIO), "{key}, {offset}, read at {at}: {e}");
+            }
+            lab.clear_faults();
+            assert!(read_whole(&mount, &key).unwrap() == data, "{key}, {offset}: nothing wrong was kept");
+        }
+    }
+}
+
+#[test]
+fn c5_without_a_checksum_of_the_whole_nothing_is_compared() {
+    let lab = lab();
+    let data = vec![7; 1 << 20];
+    let composite = [("x-amz-checksum-crc32c", "AAAAAA==-3"), ("x-amz-checksum-type", "COMPOSITE")];
+    for headers in [&[][..], &composite] {
+        lab.put_with(BUCKET, "k", data.clone(), headers);
+        let mount = Mount::bucket(&lab);
+        lab.reset_counters();
+        assert!(read_whole(&mount, "k").unwrap() == data);
+        assert_eq!(lab.key_counters(BUCKET, "k").of(Op::GetObject), 1);
     }
 }
