@@ -208,7 +208,8 @@ impl Gate {
             state.slow = None;
             self.closed.store(false, Ordering::Relaxed);
             if state.background.is_none() {
-                state.mistrust = MISTRUST.0;
+                // What came before says nothing about the next time.
+                (state.mistrust, state.when_slow) = (MISTRUST.0, Sample::default());
                 info!("the store answers freely again");
             }
         }
