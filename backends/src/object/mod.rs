@@ -42,6 +42,8 @@ pub use credentials::{CredentialInfo, Credentials};
 ///
 /// * `stat` and a first `open` cost one latency: HEAD of the key and LIST of what is below it, side by side.
 /// * Reads are pinned: `If-Match` goes out with every request, and every answer's ETag, range and length are compared.
+/// * A read of a whole object is compared with the checksum that the store keeps of it, if any: the end is reached only
+///   with the right bytes, else the error is `Corrupt`. Streams have given out bytes by then.
 /// * Keys are taken byte for byte. Those that no [`FsPath`] can name are skipped by listings and counted
 ///   (`nearfs_list_skipped_total`).
 /// * Permission bits, links and owners are not kept.
