@@ -36,10 +36,14 @@
 //! bytes are believed unchecked only under the boot in which they were written, and if the file is still the very
 //! one that was written; else their CRC32C is compared before their first use.
 
+#[cfg(test)]
+mod children;
 #[allow(dead_code)]
 mod control;
 #[allow(dead_code)]
 mod dir;
+#[allow(dead_code)]
+mod formats;
 #[allow(dead_code)]
 mod health;
 #[allow(dead_code)]
@@ -82,6 +86,17 @@ mod reclaim;
 mod state;
 #[allow(dead_code)]
 mod write;
+#[allow(dead_code)]
+mod catalogue;
+#[allow(dead_code)]
+mod evict;
+#[allow(dead_code)]
+mod recover;
+#[allow(dead_code)]
+mod small;
+#[allow(dead_code)]
+mod verify;
+mod cleaning;
 pub(crate) mod lent;
 pub(crate) mod refill;
 pub(crate) mod tier;

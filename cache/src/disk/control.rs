@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr;
@@ -69,8 +70,9 @@ pub(crate) enum Found {
     Control(&'static Control),
     /// There is none.
     Missing,
-    /// Something else, with the reason and the file.
-    Foreign(String, File),
+    /// Something else, with the reason and the file. It stays open: if this process has used the file (and somebody
+    /// overwrote it since), closing it would drop the process's locks.
+    Foreign(String, ManuallyDrop<File>),
 }
 
 impl Control {
@@ -85,7 +87,11 @@ impl Control {
             Err(e) => return Err(e.into()),
         };
         if let Some(control) = Self::opened((stat.st_dev, stat.st_ino)) {
-            return Ok(Found::Control(control));
+            // The length first: behind the end of a file, its mapping cannot be touched.
+            let right = u64::try_from(stat.st_size).is_ok_and(|len| len == CONTROL_LEN);
+            if right && check(&control.map).is_ok() {
+                return Ok(Found::Control(control));
+            }
         }
         // A name that is not a regular file could block the opening (a FIFO) or lead elsewhere (a link).
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -97,7 +103,7 @@ impl Control {
         let map = match Self::map(&file) {
             Ok(map) => map,
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
-                return Ok(Found::Foreign(e.to_string(), file));
+                return Ok(Found::Foreign(e.to_string(), ManuallyDrop::new(file)));
             }
             Err(e) => return Err(e),
         };
@@ -132,23 +138,11 @@ impl Control {
     }
 
     fn map(file: &File) -> io::Result<Mapping> {
-        let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         if !file.metadata()?.is_file() {
-            return Err(wrong("not a regular file".to_owned()));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
         }
         let map = Mapping::open(file, CONTROL_LEN)?;
-        let words = map.u64s(0, HEADER / 8);
-        let load = |word: usize| words[word].load(Ordering::Acquire);
-        let slots = load(word::INDEX_SLOTS);
-        if load(word::MAGIC) != MAGIC {
-            return Err(wrong("not a control file of nearfs on this kind of machine".to_owned()));
-        }
-        if (load(word::FORMAT), load(word::INDEX_SLOT_BYTES)) != (FORMAT, INDEX_SLOT)
-            || !slots.is_power_of_two()
-            || !super::INDEX_SLOTS.contains(&slots)
-        {
-            return Err(wrong(format!("format {} with {slots} slots", load(word::FORMAT))));
-        }
+        check(&map)?;
         Ok(map)
     }
 
@@ -272,6 +266,24 @@ impl Control {
     pub(crate) fn shared(&self) -> &'static Mutex<Weak<Directory>> {
         self.seat.shared()
     }
+}
+
+/// `InvalidData` if this is not the control file of this format.
+fn check(map: &Mapping) -> io::Result<()> {
+    let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    let words = map.u64s(0, HEADER / 8);
+    let load = |word: usize| words[word].load(Ordering::Acquire);
+    let slots = load(word::INDEX_SLOTS);
+    if load(word::MAGIC) != MAGIC {
+        return wrong("not a control file of nearfs on this kind of machine".to_owned());
+    }
+    if (load(word::FORMAT), load(word::INDEX_SLOT_BYTES)) != (FORMAT, INDEX_SLOT)
+        || !slots.is_power_of_two()
+        || !super::INDEX_SLOTS.contains(&slots)
+    {
+        return wrong(format!("format {} with {slots} slots", load(word::FORMAT)));
+    }
+    Ok(())
 }
 
 /// Removes the foreign file called `control` from `dir`, if no process uses it and the name still means it.

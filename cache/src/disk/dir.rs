@@ -40,6 +40,8 @@ const ATTEMPTS: u32 = 16;
 pub(crate) struct Directory {
     path: PathBuf,
     dir: Arc<File>,
+    /// What the directory of the format version is in.
+    parent: File,
     rights: Rights,
     control: &'static Control,
     index: Index,
@@ -122,11 +124,17 @@ impl Directory {
                 return Ok(directory);
             }
             let _opening = Opening::lock(control)?;
-            if control.is_named(place.dir.as_fd()) {
-                let directory = Arc::new(Self::start(&place, control, limit, config.free, clock)?);
-                *shared = Arc::downgrade(&directory);
-                return Ok(directory);
+            if !control.is_named(place.dir.as_fd()) {
+                continue;
             }
+            let started = Self::start(&place, control, limit, config.free, clock);
+            if started.is_err() && control.index_file().load(Ordering::Acquire) == 0 && control.is_alone()? {
+                // There was no room for an index. Who waits for the lock finds the name gone, and begins anew.
+                let _ = rustix::fs::unlinkat(&place.dir, "control", AtFlags::empty());
+            }
+            let directory = Arc::new(started?);
+            *shared = Arc::downgrade(&directory);
+            return Ok(directory);
         }
         Err(Error::new(ErrorKind::Corrupt, "the cache directory is being replaced again and again")
             .with_context("directory", place.path.display()))
@@ -202,6 +210,7 @@ impl Directory {
         Ok(Directory {
             path: place.path.clone(),
             dir,
+            parent: place.parent.try_clone()?,
             rights: place.rights,
             control,
             index,
@@ -323,6 +332,13 @@ impl Directory {
     /// Failures of writing so far, in this process.
     pub(crate) fn failures(&self) -> u64 {
         self.health.failures()
+    }
+
+    /// Removes what older format versions left beside this directory and nobody uses. May take long.
+    pub(crate) fn remove_older_formats(&self) {
+        if let Some(parent) = self.path.parent() {
+            super::formats::remove_older(&self.parent, parent);
+        }
     }
 
     /// Owners and process ids of the processes that have it open.

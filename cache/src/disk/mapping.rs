@@ -106,7 +106,7 @@ impl Mapping {
     fn check(&self, at: usize, n: usize, size: usize) -> NonNull<u8> {
         let end = n.checked_mul(size).and_then(|bytes| bytes.checked_add(at));
         assert!(
-            at % size == 0 && end.is_some_and(|end| end <= self.len),
+            at.is_multiple_of(size) && end.is_some_and(|end| end <= self.len),
             "{n} words from {at} of {}",
             self.len
         );

@@ -15,6 +15,8 @@ use super::rights::Rights;
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
     pub(crate) dir: File,
+    /// The directory it is in, with those of other format versions.
+    pub(crate) parent: File,
     pub(crate) rights: Rights,
     /// Size of the filesystem in bytes.
     pub(crate) total: u64,
@@ -57,12 +59,16 @@ const BTRFS: u32 = 0x9123_683E;
 /// `PermissionDenied` if the directory belongs to somebody else, `InvalidInput` if others may write to it, otherwise
 /// what the filesystem says.
 pub(crate) fn prepare(path: &Path, rights: Rights) -> Result<Place> {
+    prepare_for(path, rights, &|kind| NETWORK.contains(&kind).then(machine_id))
+}
+
+/// The same, with the name of this machine if a filesystem of that kind is shared with others.
+fn prepare_for(path: &Path, rights: Rights, machine: &dyn Fn(u32) -> Option<String>) -> Result<Place> {
     let at = |e: std::io::Error| Error::from(e).with_context("directory", path.display().to_string());
     let dir = outer(path, rights)?;
     let kind = rustix::fs::fstatfs(&dir).map_err(|e| at(e.into()))?.f_type as u32;
     tag(&dir, rights);
-    let machine = NETWORK.contains(&kind).then(machine_id);
-    let (host_path, host) = match &machine {
+    let (host_path, host) = match &machine(kind) {
         None => (path.to_owned(), dir),
         Some(id) => {
             let (hosts, _) = rights.make_dir(dir.as_fd(), "hosts").map_err(at)?;
@@ -84,7 +90,7 @@ pub(crate) fn prepare(path: &Path, rights: Rights) -> Result<Place> {
         }
     }
     let statvfs = rustix::fs::fstatvfs(&dir).map_err(|e| at(e.into()))?;
-    Ok(Place { path, dir, rights, total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize) })
+    Ok(Place { path, dir, parent: host, rights, total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize) })
 }
 
 /// Opens `path`, or makes it with the right mode, and the directories above it with the usual one.
@@ -180,6 +186,19 @@ mod tests {
         std::os::unix::fs::symlink(dir.path(), path.join("nearfs-v1")).unwrap();
         let e = prepare(&path, Rights::private()).unwrap_err();
         assert!(e.context("directory").is_some_and(|at| at.ends_with("cache")), "{e}");
+    }
+
+    #[test]
+    fn on_network_filesystems_each_machine_has_its_own_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = prepare_for(dir.path(), Rights::private(), &|_| Some("0f3a".to_owned())).unwrap();
+        assert_eq!(place.path, dir.path().join("hosts/0f3a/nearfs-v1"));
+        assert!(place.path.is_dir());
+        assert!(dir.path().join("CACHEDIR.TAG").exists());
+        let hosts = dir.path().join("hosts");
+        std::fs::set_permissions(&hosts, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let e = prepare_for(dir.path(), Rights::private(), &|_| Some("0f3a".to_owned())).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidInput, "{e}");
     }
 
     #[test]

@@ -137,9 +137,9 @@ mod tests {
     fn names_appear_complete_and_only_once() {
         let dir = tempfile::tempdir().unwrap();
         let fd = File::open(dir.path()).unwrap();
-        let ways: [fn(BorrowedFd<'_>, Rights) -> io::Result<Unnamed<'_>>; 2] =
-            [Unnamed::create, Unnamed::named];
-        for (i, way) in ways.into_iter().enumerate() {
+        for (i, named) in [false, true].into_iter().enumerate() {
+            let way =
+                |dir, rights| if named { Unnamed::named(dir, rights) } else { Unnamed::create(dir, rights) };
             let name = format!("name{i}");
             let first = way(fd.as_fd(), Rights::private()).unwrap();
             first.file().write_all(b"first").unwrap();
