@@ -121,6 +121,11 @@ impl Child {
         self.process.id()
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.process.try_wait().expect("a child can be waited for").is_none()
+    }
+
     /// SIGKILL, and waits until the process is gone.
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("the child runs");

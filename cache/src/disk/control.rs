@@ -292,23 +292,32 @@ fn check(map: &Mapping) -> io::Result<()> {
 /// What the filesystem says. `ResourceBusy` if a process uses it.
 pub(crate) fn remove_foreign(dir: BorrowedFd<'_>, file: &File) -> io::Result<()> {
     let metadata = file.metadata()?;
-    if metadata.is_file() {
-        // The lock keeps two processes from removing each other's new file after finding the same old one.
-        if !process::try_lock(file.as_fd(), process::OPENING)?
-            || process::held(file.as_fd(), 0, i64::from(SLOTS))?
-        {
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a process uses it"));
-        }
+    if !metadata.is_file() {
+        return unlink_if(dir, (metadata.dev(), metadata.ino()));
     }
-    let stat = match rustix::fs::statat(dir, "control", AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => stat,
-        Err(rustix::io::Errno::NOENT) => return Ok(()),
-        Err(e) => return Err(e.into()),
+    // The lock keeps two processes from removing each other's new file after finding the same old one.
+    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "a process uses it");
+    if !process::try_lock(file.as_fd(), process::OPENING)? {
+        return Err(busy());
+    }
+    let removed = match process::held(file.as_fd(), 0, i64::from(SLOTS)) {
+        Ok(false) => unlink_if(dir, (metadata.dev(), metadata.ino())),
+        Ok(true) => Err(busy()),
+        Err(e) => Err(e),
     };
-    if (stat.st_dev, stat.st_ino) == (metadata.dev(), metadata.ino()) {
-        rustix::fs::unlinkat(dir, "control", AtFlags::empty())?;
+    process::unlock(file.as_fd(), process::OPENING);
+    removed
+}
+
+/// Takes the name `control` from the file with this identity.
+fn unlink_if(dir: BorrowedFd<'_>, id: (u64, u64)) -> io::Result<()> {
+    match rustix::fs::statat(dir, "control", AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if (stat.st_dev, stat.st_ino) == id => {
+            Ok(rustix::fs::unlinkat(dir, "control", AtFlags::empty())?)
+        }
+        Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(e) => Err(e.into()),
     }
-    Ok(())
 }
 
 impl fmt::Debug for Control {

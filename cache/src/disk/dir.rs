@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use nearfs_backends::{Error, ErrorKind, Result};
@@ -67,12 +67,15 @@ impl Directory {
                     // The fallback is this user's own, whatever group the other was for.
                     let own = DiskConfig { group: None, ..config.clone() };
                     let directory = Self::open(fallback, &own)?;
-                    tracing::warn!(
-                        directory = %path.display(),
-                        fallback = %fallback.display(),
-                        error = %e,
-                        "the cache directory cannot be used by this user; using the fallback"
-                    );
+                    static TOLD: Once = Once::new();
+                    TOLD.call_once(|| {
+                        tracing::warn!(
+                            directory = %path.display(),
+                            fallback = %fallback.display(),
+                            error = %e,
+                            "the cache directory cannot be used by this user; using the fallback"
+                        );
+                    });
                     directory
                 }
                 (result, _) => result?,
@@ -123,7 +126,7 @@ impl Directory {
                 directory.space.set_free(config.free);
                 return Ok(directory);
             }
-            let _opening = Opening::lock(control)?;
+            let _opening = Opening::lock(control, PATIENCE)?;
             if !control.is_named(place.dir.as_fd()) {
                 continue;
             }
@@ -352,14 +355,14 @@ impl Directory {
 struct Opening(&'static Control);
 
 impl Opening {
-    fn lock(control: &'static Control) -> Result<Self> {
-        let deadline = Instant::now() + PATIENCE;
+    fn lock(control: &'static Control, patience: Duration) -> Result<Self> {
+        let deadline = Instant::now() + patience;
         let mut pause = Duration::from_millis(1);
         while !process::try_lock(control.fd(), OPENING)? {
             if Instant::now() >= deadline {
                 return Err(Error::new(
                     ErrorKind::TimedOut,
-                    format!("another process has been opening the cache directory for {PATIENCE:?}"),
+                    format!("another process has been opening the cache directory for {patience:?}"),
                 ));
             }
             std::thread::sleep(pause);

@@ -244,6 +244,141 @@ fn a_group_shares_a_directory() {
 }
 
 #[test]
+fn who_waits_too_long_for_another_process_says_so() {
+    if let Some((_, args)) = children::role() {
+        let file = File::options().read(true).write(true).open(&args[0]).unwrap();
+        assert!(process::try_lock(file.as_fd(), OPENING).unwrap());
+        children::say("locked");
+        children::wait();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let directory = open(dir.path()).unwrap();
+    let name = "who_waits_too_long_for_another_process_says_so";
+    let mut child = Child::start(module_path!(), name, "opener", &[&directory.path().join("control")]);
+    child.hear();
+    let patience = Duration::from_millis(50);
+    let e = Opening::lock(directory.control(), patience).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::TimedOut);
+    child.kill();
+    assert!(Opening::lock(directory.control(), patience).is_ok());
+}
+
+#[test]
+fn root_and_a_user_share_a_group_and_others_fall_back() {
+    if let Some((role, args)) = children::role() {
+        let mut config = DiskConfig { dirs: vec![PathBuf::from(&args[0])], ..config() };
+        config.fallback = Some(PathBuf::from(&args[1]));
+        config.group = (role == "member").then_some(4242);
+        let opened = Directory::open_all(&config).unwrap();
+        // Whatever the umask: the others must be able to use it.
+        let made = Unnamed::create(opened[0].fan(7).unwrap(), opened[0].rights()).unwrap();
+        made.publish(&role).unwrap().unwrap();
+        children::say(opened[0].path().display());
+        children::wait();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (shared, own) = (dir.path().join("shared"), dir.path().join("home"));
+    std::fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(1000), Some(1000)).unwrap();
+    let directory = Directory::open(&shared, &DiskConfig { group: Some(4242), ..config() }).unwrap();
+    let name = "root_and_a_user_share_a_group_and_others_fall_back";
+    for (role, groups, place) in
+        [("member", "--groups=4242", shared.clone()), ("stranger", "--clear-groups", own.join("cache"))]
+    {
+        let mut child = Child::start_under(
+            &["setpriv", "--reuid=1000", "--regid=1000", groups],
+            module_path!(),
+            name,
+            role,
+            &[&shared, &own.join("cache")],
+        );
+        assert_eq!(child.hear(), place.join("nearfs-v1").display().to_string(), "{role}");
+        assert_eq!(directory.processes().len(), if role == "member" { 2 } else { 1 });
+        child.go();
+        child.end();
+    }
+    let made = directory.path().join("objects/07/member").metadata().unwrap();
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (1000, 4242, 0o660));
+}
+
+#[test]
+fn a_cache_on_overlayfs_works_between_processes() {
+    if let Some((_, args)) = children::role() {
+        return user(&args);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Below it a filesystem of its own, for overlays cannot be put on every other.
+    let _disk = Mounted::tmpfs(dir.path(), "size=64m,mode=700");
+    let path = |name: &str| dir.path().join(name);
+    ["lower", "upper", "work", "merged"].map(|name| std::fs::create_dir(path(name)).unwrap());
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        path("lower").display(),
+        path("upper").display(),
+        path("work").display()
+    );
+    let merged = path("merged");
+    let _overlay = Mounted::with("overlay", &merged, &options);
+    let directory = open(&merged.join("cache")).unwrap();
+    let name = "a_cache_on_overlayfs_works_between_processes";
+    let mut child = Child::start(module_path!(), name, "user", &[&merged.join("cache")]);
+    let index = directory.path().join("index").metadata().unwrap().ino();
+    assert_eq!(child.hear(), index.to_string());
+    assert_eq!(directory.processes().len(), 2);
+    child.kill();
+    assert_eq!(directory.processes().len(), 1);
+}
+
+/// A child that reserves and gives back until it is killed.
+fn reserve_for_ever(args: &[String]) {
+    let directory = open(Path::new(&args[0])).unwrap();
+    children::say("ready");
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let directory = &directory;
+            scope.spawn(move || {
+                for i in 0u64.. {
+                    let kept = directory.space().reserve(4096 * (1 + (i + thread) % 5), &|_| 0).unwrap();
+                    directory.space().reserve(8192, &|_| 0).unwrap().commit(4096);
+                    drop(kept);
+                    directory.space().release(4096);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn j2_kill_9_never_makes_the_count_too_small() {
+    if let Some((_, args)) = children::role() {
+        return reserve_for_ever(&args);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let directory = open(dir.path()).unwrap();
+    let name = "j2_kill_9_never_makes_the_count_too_small";
+    directory.space().reserve(MIB, &|_| 0).unwrap().commit(MIB);
+    for round in 0..8 {
+        let mut all: Vec<_> =
+            (0..3).map(|_| Child::start(module_path!(), name, "worker", &[dir.path()])).collect();
+        all.iter_mut().for_each(|child| assert_eq!(child.hear(), "ready"));
+        std::thread::sleep(Duration::from_millis(3 + round * 5));
+        for child in &mut all {
+            assert!(child.runs(), "a worker found the count too small");
+            child.kill();
+            directory.space().reap();
+        }
+        // Each thread can have died between two steps, with 36 KiB at most.
+        let left = directory.used() - MIB;
+        assert!(left <= (round + 1) * 6 * (36 << 10), "round {round}: {left} bytes too many");
+    }
+    drop(directory);
+    assert_eq!(open(dir.path()).unwrap().used(), 0, "counted anew");
+}
+
+#[test]
 fn a_full_disk_leaves_nothing_half_made() {
     let dir = tempfile::tempdir().unwrap();
     // Smaller than an index; unmounted by the guard.
@@ -272,17 +407,21 @@ struct Mounted<'p>(&'p Path);
 
 impl<'p> Mounted<'p> {
     fn tmpfs(path: &'p Path, options: &str) -> Self {
-        Self::mount(path, options);
+        Self::with("tmpfs", path, options)
+    }
+
+    fn with(kind: &str, path: &'p Path, options: &str) -> Self {
+        Self::mount(kind, path, options);
         Mounted(path)
     }
 
     fn again(&self, options: &str) {
-        Self::mount(self.0, &format!("remount,{options}"));
+        Self::mount("tmpfs", self.0, &format!("remount,{options}"));
     }
 
-    fn mount(path: &Path, options: &str) {
+    fn mount(kind: &str, path: &Path, options: &str) {
         let mut command = std::process::Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", options, "none"]).arg(path);
+        command.args(["-t", kind, "-o", options, "none"]).arg(path);
         assert!(command.status().unwrap().success(), "mounting needs root");
     }
 }
