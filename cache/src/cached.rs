@@ -15,6 +15,7 @@ use nearfs_backends::{
 use crate::cached_file::CachedFile;
 use crate::clock::Clock;
 use crate::config::CacheConfig;
+use crate::disk::tier::DiskTier;
 use crate::engine::Engine;
 use crate::metadata::{Listing, Names};
 use crate::stats::{CacheStats, Counters};
@@ -47,18 +48,33 @@ pub struct CachedFileSystem {
 impl CachedFileSystem {
     /// Puts a cache over `inner`. Work goes on `spawner`'s runtime, which must have timers.
     pub fn new(inner: Arc<dyn FileSystem>, config: CacheConfig, spawner: Spawner) -> Arc<Self> {
-        Self::with_clock(inner, &config, spawner, Clock::system())
+        Self::with_disk(inner, config, None, spawner)
+    }
+
+    /// As [`CachedFileSystem::new`], with data kept on disk as well, where other processes and later ones find it.
+    /// Any number of filesystems may share one `disk`. Local filesystems, whose data is not held, do not use it.
+    ///
+    /// What has come from the store and is not on disk yet lives in at most 64 MiB of [`CacheConfig::memory`], an
+    /// eighth of it where that is less; [`DiskTier::flush`] waits for it.
+    pub fn with_disk(
+        inner: Arc<dyn FileSystem>,
+        config: CacheConfig,
+        disk: Option<Arc<DiskTier>>,
+        spawner: Spawner,
+    ) -> Arc<Self> {
+        Self::with_clock(inner, &config, disk, spawner, Clock::system())
     }
 
     pub(crate) fn with_clock(
         inner: Arc<dyn FileSystem>,
         config: &CacheConfig,
+        disk: Option<Arc<DiskTier>>,
         spawner: Spawner,
         clock: Clock,
     ) -> Arc<Self> {
         let stats = Arc::<Counters>::default();
         let names = Names::new(inner.clone(), config, spawner.clone(), clock.clone(), stats.clone());
-        let engine = Engine::new(inner.clone(), config, spawner, clock.clone(), stats, names.clone());
+        let engine = Engine::new(inner.clone(), config, disk, spawner, clock.clone(), stats, names.clone());
         Arc::new(CachedFileSystem { inner, clock, names, engine })
     }
 

@@ -1,8 +1,8 @@
 //! [`CachedFile`]: one version of one file, read through the cache.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use futures::{StreamExt, TryStreamExt};
 use nearfs_backends::io::Buffer;
 use nearfs_backends::{ByteStream, File, FsPath, Metadata, Result, range};
 
+use crate::disk::lent::LentFile;
 use crate::memory::blocks::FileBlocks;
 
 /// Ranges that lie this near to each other are read as one.
@@ -29,12 +30,14 @@ const STEPS_AHEAD: usize = 4;
 #[derive(Debug)]
 pub struct CachedFile {
     blocks: Arc<FileBlocks>,
+    /// What [`File::as_fd`] has given out.
+    lent: OnceLock<LentFile>,
 }
 
 impl CachedFile {
     pub(crate) fn new(blocks: Arc<FileBlocks>) -> Arc<Self> {
         blocks.enter();
-        Arc::new(CachedFile { blocks })
+        Arc::new(CachedFile { blocks, lent: OnceLock::new() })
     }
 
     /// The path it was opened by.
@@ -69,6 +72,14 @@ impl CachedFile {
     /// that nobody waits for any more is still finished unless its store has gone quiet.
     pub async fn read(&self, range: Range<u64>) -> Result<Bytes> {
         read(&self.blocks, range).await
+    }
+
+    /// The file's own bytes as a plain file of the disk tier, if all of them are there and proven: for passthrough,
+    /// mappings and links. Nothing of it is evicted while the [`LentFile`] lives. None without a disk tier, while bytes
+    /// are missing or not proven yet, if the object is kept in several files, or if half of the tier's limit is lent
+    /// already. Makes a few system calls and waits for no data.
+    pub fn lend(&self) -> Option<LentFile> {
+        self.blocks.lend()
     }
 
     /// Opens the file of the wrapped filesystem, so that [`File::as_fd`] can answer.
@@ -116,6 +127,35 @@ fn too_long(blocks: &FileBlocks, range: &Range<u64>) -> nearfs_backends::Error {
 /// Copies `range` to the end of `buf`, each byte once. On an error `buf` is as it was.
 async fn fill(blocks: &Arc<FileBlocks>, range: Range<u64>, mut buf: Buffer) -> (Result<usize>, Buffer) {
     let before = buf.len();
+    let mut at = range.start;
+    while at < range.end {
+        // Straight from disk where that has the bytes and the memory has not.
+        let (read, same) = blocks.read_on_disk(&(at..range.end), buf).await;
+        (buf, at) = (same, at + read);
+        if read > 0 || at == range.end {
+            continue;
+        }
+        let end = blocks.end_of_fetch(&(at..range.end));
+        let (filled, same) = fill_through_memory(blocks, at..end, buf).await;
+        buf = same;
+        match filled {
+            Ok(()) => at = end,
+            Err(e) => {
+                buf.truncate(before);
+                return (Err(e), buf);
+            }
+        }
+    }
+    let added = buf.len() - before;
+    (Ok(added), buf)
+}
+
+/// As [`fill`], by way of the memory: from there, or from the store. On an error there may be more in `buf`.
+async fn fill_through_memory(
+    blocks: &Arc<FileBlocks>,
+    range: Range<u64>,
+    mut buf: Buffer,
+) -> (Result<()>, Buffer) {
     let longest = blocks.engine.longest_read();
     if range.end - range.start > longest {
         blocks.expect(&range);
@@ -126,14 +166,10 @@ async fn fill(blocks: &Arc<FileBlocks>, range: Range<u64>, mut buf: Buffer) -> (
     while let Some(held) = steps.next().await {
         match held {
             Ok(held) => held.copy_to(&mut buf),
-            Err(e) => {
-                buf.truncate(before);
-                return (Err(e), buf);
-            }
+            Err(e) => return (Err(e), buf),
         }
     }
-    let added = buf.len() - before;
-    (Ok(added), buf)
+    (Ok(()), buf)
 }
 
 #[async_trait]
@@ -215,7 +251,14 @@ impl File for CachedFile {
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.blocks.opened().filter(|_| self.is_passed_through()).and_then(|inner| inner.as_fd())
+        if self.is_passed_through() {
+            return self.blocks.opened().and_then(|inner| inner.as_fd());
+        }
+        if let Some(lent) = self.lent.get() {
+            return Some(lent.as_fd());
+        }
+        let lent = self.blocks.lend()?;
+        Some(self.lent.get_or_init(|| lent).as_fd())
     }
 }
 

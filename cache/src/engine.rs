@@ -7,19 +7,23 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use nearfs_backends::{FileSystem, FsPath, Metadata, Spawner};
+use nearfs_backends::{FileSystem, FsPath, Identity, Metadata, Spawner};
 use parking_lot::Mutex;
 
 use crate::cached_file::CachedFile;
 use crate::clock::{Clock, Tick};
 use crate::config::CacheConfig;
+use crate::disk::refill::Refill;
+use crate::disk::tier::DiskTier;
+use crate::disk::writer::Quota;
 use crate::key::FileKey;
 use crate::memory::Memory;
 use crate::memory::blocks::FileBlocks;
+use crate::memory::extent::Extent;
 use crate::metadata::Names;
 use crate::prefetch::connections::Connections;
 use crate::prefetch::siblings::Siblings;
-use crate::prefetch::window::{MAX_PART, MAX_WINDOW, WHOLE};
+use crate::prefetch::window::{DISK_WINDOW, MAX_PART, MAX_WINDOW, WHOLE};
 use crate::stats::{CacheStats, Counters};
 
 /// How often requests and idle data are looked after.
@@ -28,6 +32,10 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(1);
 /// A request that nobody waits for and that brings nothing is given up after this time.
 const UNWANTED: Duration = Duration::from_secs(5);
+/// Bytes that may wait for the cache's disk, at most; also at most an eighth of the memory, of which it is a part.
+const MAX_QUEUED: u64 = 64 << 20;
+/// Data in memory that the disk tier has too and that nobody asked for this long is given back.
+const BACKED_IDLE: Duration = Duration::from_secs(2);
 /// A file counts as being streamed this long after its last read.
 const ACTIVE: Duration = Duration::from_secs(2);
 /// How often a file that is being streamed says so.
@@ -47,6 +55,12 @@ pub(crate) struct Engine {
     pub(crate) prefetch: bool,
     /// Data is held here at all; otherwise reads go straight to the wrapped filesystem.
     pub(crate) holds_data: bool,
+    /// Where data is kept besides the memory.
+    pub(crate) disk: Option<Arc<DiskTier>>,
+    pub(crate) identity: Identity,
+    /// Bytes of the memory that may wait for the disk.
+    pub(crate) quota: Arc<Quota>,
+    pub(crate) refill: Refill,
     idle: Duration,
     files: DashMap<FileKey, Arc<FileBlocks>>,
     /// Files with requests in flight, by address.
@@ -63,17 +77,25 @@ impl Engine {
     pub(crate) fn new(
         fs: Arc<dyn FileSystem>,
         config: &CacheConfig,
+        disk: Option<Arc<DiskTier>>,
         spawner: Spawner,
         clock: Clock,
         stats: Arc<Counters>,
         names: Arc<Names>,
     ) -> Arc<Self> {
+        let holds_data = fs.capabilities().remote || config.cache_local;
+        let disk = disk.filter(|_| holds_data);
+        let queued = disk.as_ref().map_or(0, |_| MAX_QUEUED.min(config.memory / 8));
         Arc::new(Engine {
-            memory: Memory::new(config.memory, config.idle, stats.clone()),
+            memory: Memory::new(config.memory, queued, config.idle, stats.clone()),
             connections: Connections::new(config.max_connections, &clock, stats.clone()),
             siblings: Siblings::default(),
             prefetch: config.prefetch,
-            holds_data: fs.capabilities().remote || config.cache_local,
+            holds_data,
+            disk,
+            identity: fs.identity(),
+            quota: Quota::new(queued),
+            refill: Refill::default(),
             idle: config.idle,
             files: DashMap::new(),
             running: Mutex::default(),
@@ -124,10 +146,15 @@ impl Engine {
 
     /// The data of a file that is about to be fetched ahead; `None` if it was read or fetched before.
     pub(crate) fn untouched(self: &Arc<Self>, path: &FsPath, metadata: &Metadata) -> Option<Arc<FileBlocks>> {
+        let blocks = self.blocks(path, metadata)?;
+        (blocks.is_untouched() && !blocks.seen.load(Ordering::Acquire)).then_some(blocks)
+    }
+
+    /// The data of a file, for work that no reader asked for.
+    pub(crate) fn blocks(self: &Arc<Self>, path: &FsPath, metadata: &Metadata) -> Option<Arc<FileBlocks>> {
         let key = FileKey::new(path, metadata)?;
         let make = || FileBlocks::new(self, path, metadata, Some(key.clone()));
-        let blocks = Arc::clone(&self.files.entry(key.clone()).or_insert_with(make));
-        (blocks.is_untouched() && !blocks.seen.load(Ordering::Acquire)).then_some(blocks)
+        Some(Arc::clone(&self.files.entry(key.clone()).or_insert_with(make)))
     }
 
     /// Bytes of the file that are in memory.
@@ -155,6 +182,14 @@ impl Engine {
     /// A file of which there was no request in flight has one.
     pub(crate) fn started(self: &Arc<Self>, blocks: &Arc<FileBlocks>) {
         self.running.lock().insert(address(blocks), Arc::downgrade(blocks));
+        self.watch();
+    }
+
+    /// Has requests and idle data looked after from now on.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        if self.watched.load(Ordering::Acquire) {
+            return;
+        }
         if !self.watched.swap(true, Ordering::AcqRel) {
             self.spawner.spawn(watch(Arc::downgrade(self)));
         }
@@ -187,6 +222,12 @@ impl Engine {
         (self.memory.limit() / 4 * 3 / files).min(MAX_WINDOW).min(useful)
     }
 
+    /// The same for bytes that come from the disk tier, whose speed has nothing to do with the network's.
+    pub(crate) fn disk_share(&self) -> u64 {
+        let files = self.active_count.load(Ordering::Relaxed).max(1) as u64;
+        (self.memory.limit() / 4 * 3 / files).min(DISK_WINDOW)
+    }
+
     /// Requests that one streamed file may have in flight.
     pub(crate) fn connection_share(&self) -> usize {
         (self.connections.target() / self.active_count.load(Ordering::Relaxed).max(1)).max(2)
@@ -200,7 +241,12 @@ impl Engine {
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
-        self.stats.memory_used.set(self.memory.used());
+        let queued = self.quota.used();
+        self.stats.disk_queued.set(queued);
+        self.stats.memory_used.set(self.memory.used() + queued);
+        if let Some(disk) = &self.disk {
+            disk.count(&self.stats);
+        }
         self.stats.files.set(self.files.len() as u64);
         self.names.count();
         self.stats.snapshot()
@@ -213,11 +259,22 @@ impl Engine {
         files.iter().for_each(|blocks| blocks.clear());
     }
 
-    fn look_after(&self) {
+    /// No request is in flight and nothing waits to be written.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.running.lock().is_empty() && self.disk.as_ref().is_some_and(|disk| disk.is_idle())
+    }
+
+    fn look_after(self: &Arc<Self>) {
         let now = self.clock.now();
         let before = |d: Duration| Tick(now.0.saturating_sub(d.as_nanos() as u64));
         self.memory.evict_unused(before(self.idle), |extent| extent.tag.large);
+        if self.disk.is_some() {
+            self.memory.evict_unused(before(self.idle.min(BACKED_IDLE)), Extent::is_backed);
+        }
         let running: Vec<_> = self.running.lock().values().filter_map(Weak::upgrade).collect();
+        if running.is_empty() {
+            self.refill.start(self);
+        }
         if !running.is_empty() {
             self.busy_at.store(now.0, Ordering::Relaxed);
         } else if Tick(self.busy_at.load(Ordering::Relaxed)) < before(self.idle) {

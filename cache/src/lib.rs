@@ -36,5 +36,7 @@ pub use cached_file::CachedFile;
 pub use config::{CacheConfig, DiskConfig, DiskSize, Lifetime, PolicyKind, memory_limit};
 #[doc(hidden)] // For the eviction bench, which runs the very rules of the disk tier.
 pub use disk::policy;
+pub use disk::lent::LentFile;
+pub use disk::tier::{Checked, DirectoryStatus, DiskStats, DiskTier, Pinned, Removed};
 pub use metadata::{ListedEntries, ListedEntry, Listing, ListingPage};
 pub use stats::CacheStats;

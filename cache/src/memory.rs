@@ -1,14 +1,17 @@
 //! File data in memory: pieces of files under one budget, each fetched once however many readers want it.
 //!
 //! [`extent`]: one piece, readable while it is filled · [`map`]: the pieces of one file · [`flight`]: one request and
-//! its waiters · [`policy`]: which piece goes first · [`blocks`]: one file, putting these together.
+//! its waiters · [`policy`]: which piece goes first · [`blocks`]: one file, putting these together ·
+//! [`disk`]: what the disk tier has of it · [`through`]: carrying requests out through that tier.
 
 pub(crate) mod blocks;
+mod disk;
 pub(crate) mod extent;
 mod fetch;
 pub(crate) mod flight;
 mod map;
 mod policy;
+mod through;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -39,9 +42,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(limit: u64, idle: Duration, stats: Arc<Counters>) -> Self {
-        let limit = limit.max(MIN_MEMORY);
+    /// `limit` bytes, less `aside` that somebody else holds.
+    pub(crate) fn new(limit: u64, aside: u64, idle: Duration, stats: Arc<Counters>) -> Self {
+        let limit = limit.max(MIN_MEMORY + aside);
         stats.memory_limit.set(limit);
+        let limit = limit - aside;
         // Recycled buffers lie outside the budget, so they are kept to a small part of it.
         let max_idle = usize::try_from((limit / 32).min(64 << 20)).unwrap_or(64 << 20);
         let pool =

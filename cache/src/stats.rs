@@ -90,6 +90,31 @@ counters! {
     memory_waits,
     /// Files with data in memory now.
     files,
+    /// Reads answered from the disk tier's files at once, out of the page cache.
+    disk_hits,
+    /// Bytes read from the disk tier.
+    disk_read,
+    /// Bytes written to the disk tier.
+    disk_written,
+    /// Bytes that came from the store and were not written, because the disk was slower than the network or refused
+    /// them. Those of files in use are fetched again when nothing else is going on.
+    disk_dropped,
+    /// Bytes fetched again in idle time because they had been dropped.
+    disk_refetched,
+    /// Bytes that wait for the disk now. Part of `memory_used`.
+    disk_queued,
+    /// Times that bytes were left to another process which was fetching them already.
+    disk_waits,
+    /// Bytes on disk now, over all directories and all processes that share them.
+    disk_used,
+    /// The limit of that.
+    disk_limit,
+    /// Of the bytes on disk, those lent out now: passed through, mapped or linked, and never evicted meanwhile.
+    disk_lent,
+    /// Bytes that this process has evicted from disk.
+    disk_evicted,
+    /// Entries and units that were dropped because their bytes were not what they should have been.
+    disk_corrupt,
 }
 
 /// A number that many threads count up.

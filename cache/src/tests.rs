@@ -31,7 +31,7 @@ impl World {
         change(&mut config);
         let clock = Clock::manual();
         let spawner = Spawner::current().unwrap();
-        let cache = CachedFileSystem::with_clock(faults.clone(), &config, spawner, clock.clone());
+        let cache = CachedFileSystem::with_clock(faults.clone(), &config, None, spawner, clock.clone());
         World { store, faults, clock, cache }
     }
 

@@ -9,6 +9,7 @@ use nearfs_backends::{Error, ErrorKind, File, FsPath, Metadata, OpenOptions, Res
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell};
 
+use super::disk::OnDisk;
 use super::extent::{Extent, Home, Purpose, Tag};
 use super::map::{ExtentMap, Piece};
 use crate::cached_file::CachedFile;
@@ -46,6 +47,7 @@ pub(crate) struct FileBlocks {
     pub(crate) active_at: AtomicU64,
     /// It is small and was read.
     pub(crate) seen: AtomicBool,
+    pub(super) on_disk: OnDisk,
 }
 
 impl FileBlocks {
@@ -74,6 +76,7 @@ impl FileBlocks {
             users: AtomicUsize::new(0),
             active_at: AtomicU64::new(0),
             seen: AtomicBool::new(false),
+            on_disk: OnDisk::default(),
         })
     }
 
@@ -125,14 +128,16 @@ impl FileBlocks {
             self.engine.names.distrust(&self.path);
             let held: Vec<_> = self.map.lock().landed(0..u64::MAX).cloned().collect();
             held.iter().for_each(|extent| self.engine.memory.evict(extent));
+            self.forget_on_disk();
         }
     }
 
     /// The bytes of `range` (clamped, not empty) if all are here; takes note of the read.
     pub(crate) fn hit(self: &Arc<Self>, range: &Range<u64>) -> Option<Bytes> {
-        if self.stale.get().is_some() {
+        if self.stale.get().is_some() || self.engine.names.rights.check(&self.path).is_err() {
             return None;
         }
+        self.stay_shown();
         let one = self.map.lock().hit(range).cloned();
         let bytes = match one {
             Some(extent) => {
@@ -144,7 +149,7 @@ impl FileBlocks {
                 let pieces = self.map.lock().pieces(range.clone());
                 let here = |p: &Piece| matches!(p, Piece::Held { flight: None, .. });
                 if pieces.len() > 4 || !pieces.iter().all(here) {
-                    return None;
+                    return self.hit_on_disk(range);
                 }
                 self.join(range, &pieces)
             }
@@ -163,6 +168,9 @@ impl FileBlocks {
     /// Waits for all of `range` (clamped, not empty, at most `Engine::longest_read`), fetching what is missing.
     pub(crate) async fn hold(self: &Arc<Self>, range: &Range<u64>) -> Result<Held> {
         self.check()?;
+        self.check_rights().await?;
+        self.stay_shown();
+        self.open_on_disk(range).await;
         let large = self.is_large();
         let (mut front, pattern) = if large {
             let mut reader = self.reader.lock();
@@ -204,8 +212,8 @@ impl FileBlocks {
         let mut launches = Vec::new();
         if !self.is_large() && map.is_empty() {
             launches.push(self.claim(&mut map, 0..size, Purpose::Demand, 0));
-        } else if front && map.is_empty() {
-            let (first, rest) = window::front(range, size);
+        } else if front && map.is_empty() && self.stretch_on_disk(range.start, range.end).is_none() {
+            let (first, rest) = window::front(range, size, self.unit());
             launches.push(self.claim(&mut map, first, Purpose::Demand, 0));
             if !rest.is_empty() && self.engine.prefetch {
                 launches.push(self.claim(&mut map, rest, Purpose::Ahead, 0));
@@ -213,7 +221,7 @@ impl FileBlocks {
         } else {
             while let Some(gap) = map.first_gap(range.clone()) {
                 let wide = window::demand(range, gap.clone(), size);
-                let wide = map.gap_around(&gap, wide);
+                let wide = self.cut_on_disk(&gap, map.gap_around(&gap, self.aligned(wide)));
                 launches.push(self.claim(&mut map, wide, Purpose::Demand, 0));
             }
         }
@@ -254,7 +262,7 @@ impl FileBlocks {
     }
 
     /// What a read of a large file brings about: more is fetched ahead, what lies behind goes.
-    fn read_on(self: &Arc<Self>, range: &Range<u64>, pattern: &Pattern) {
+    pub(super) fn read_on(self: &Arc<Self>, range: &Range<u64>, pattern: &Pattern) {
         match pattern {
             Pattern::Stream(i) => {
                 self.pump();

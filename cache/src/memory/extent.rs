@@ -56,6 +56,8 @@ pub(crate) struct Extent {
     pub(crate) tag: Tag,
     /// Fetched ahead, and nobody has read it yet.
     unread: AtomicBool,
+    /// The disk tier has its bytes too.
+    backed: AtomicBool,
     /// How often it was read again after having been read, up to 3.
     heat: AtomicU8,
     /// Bytes from the start up to which it was read.
@@ -93,6 +95,7 @@ impl Extent {
             home,
             tag,
             unread: AtomicBool::new(tag.purpose != Purpose::Demand),
+            backed: AtomicBool::new(false),
             heat: AtomicU8::new(0),
             read_to: AtomicU32::new(0),
             used_at: AtomicU64::new(now.0),
@@ -160,6 +163,15 @@ impl Extent {
         self.unread.load(Ordering::Relaxed)
     }
 
+    /// Notes that the disk tier has its bytes, so that they are easily had again.
+    pub(crate) fn set_backed(&self) {
+        self.backed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_backed(&self) -> bool {
+        self.backed.load(Ordering::Relaxed)
+    }
+
     /// Whether it was read again; each time this is asked it cools down.
     pub(crate) fn cool(&self) -> bool {
         let heat = self.heat.load(Ordering::Relaxed);
@@ -220,6 +232,27 @@ impl Filler {
         let fresh = self.extent.memory.set(Filled { ptr, _buffer: buffer }).is_ok();
         assert!(fresh, "an extent gets its memory once");
         *self.extent.charge.lock() = Some(charge);
+    }
+
+    /// Gives the extent memory that is filled already, with exactly its bytes. Not visible before
+    /// [`Filler::publish`].
+    pub(crate) fn attach_full(&mut self, buffer: Buffer, charge: Charge) {
+        assert!(buffer.len() == self.extent.len as usize && self.at == 0, "the buffer has what the extent needs");
+        let ptr = NonNull::from(&buffer[..]).cast();
+        let fresh = self.extent.memory.set(Filled { ptr, _buffer: buffer }).is_ok();
+        assert!(fresh, "an extent gets its memory once");
+        *self.extent.charge.lock() = Some(charge);
+        self.at = self.extent.len;
+    }
+
+    /// True once it has memory.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.extent.memory.get().is_some()
+    }
+
+    /// Offset in the file of the next byte to write.
+    pub(crate) fn position(&self) -> u64 {
+        self.extent.start + u64::from(self.at)
     }
 
     /// Copies as much of `data` as fits behind what was written before and returns how much that was. Not visible

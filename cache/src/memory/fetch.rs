@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
-use nearfs_backends::{ByteStream, Error, ErrorKind, Result, Retry};
+use nearfs_backends::{Error, ErrorKind, Result};
 
 use super::blocks::FileBlocks;
 use super::extent::{Extent, Filler, MAX_EXTENT, Purpose};
@@ -28,9 +28,16 @@ const PROOF: Duration = Duration::from_secs(2);
 /// What a request made ahead of readers has got before it starts, since it never waits.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    pub(crate) slot: Slot,
-    pub(crate) permit: Permit,
+    /// None if the disk is known to have the bytes.
+    pub(crate) turn: Option<Turn>,
     pub(crate) charge: Charge,
+}
+
+/// The right to ask the store, as far as this file and the connections are concerned.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _slot: Slot,
+    _permit: Permit,
 }
 
 /// The right of one file to one more request.
@@ -97,10 +104,16 @@ impl FileBlocks {
         purpose: Purpose,
         phase: u64,
     ) -> Option<u64> {
+        let range = self.aligned(range);
         let Some(gap) = self.gap(range.clone()) else { return Some(range.end) };
-        let part = most(&gap);
-        let slot = self.try_slot()?;
-        let permit = self.engine.connections.try_ahead()?;
+        let part = self.cut_on_disk(&gap, most(&gap));
+        let turn = match self.stretch_on_disk(part.start, part.end) {
+            Some(_) => None,
+            None => {
+                let slot = self.try_slot()?;
+                Some(Turn { _slot: slot, _permit: self.engine.connections.try_ahead()? })
+            }
+        };
         let charge = self.engine.memory.reserve_ahead(cost_of(&part, phase), self.engine.clock.now())?;
         let mut map = self.map.lock();
         if map.first_gap(part.clone()) != Some(part.clone()) {
@@ -110,12 +123,13 @@ impl FileBlocks {
         let (flight, fillers) = self.claim(&mut map, part.clone(), purpose, phase);
         drop(map);
         self.engine.stats.prefetch_bytes.add(part.end - part.start);
-        self.launch(flight, fillers, Some(Grant { slot, permit, charge }));
+        self.launch(flight, fillers, Some(Grant { turn, charge }));
         Some(part.end)
     }
 
     /// Starts the request of `flight`. Without a grant it waits for its turn.
     pub(super) fn launch(self: &Arc<Self>, flight: Arc<Flight>, fillers: Vec<Filler>, grant: Option<Grant>) {
+        self.engine.watch();
         let extents = fillers.iter().map(|f| f.extent().clone()).collect();
         let landing = Landing { blocks: self.clone(), flight: flight.clone(), extents, over: false };
         let task = self.engine.spawner.spawn(async move {
@@ -125,53 +139,33 @@ impl FileBlocks {
         flight.carried_by(task.abort_handle());
     }
 
-    async fn carry(
-        self: &Arc<Self>,
-        flight: &Flight,
-        mut fillers: Vec<Filler>,
-        grant: Option<Grant>,
-    ) -> Result<()> {
-        let engine = &self.engine;
-        let (_slot, _permit, mut charge) = match grant {
-            Some(Grant { slot, permit, charge }) => (slot, permit, charge),
-            None => {
-                let slot = self.slot().await?;
-                let permit = engine.connections.demand().await;
-                let bytes = fillers.iter().map(|f| cost(u64::from(f.extent().len))).sum();
-                (slot, permit, engine.memory.reserve(bytes, engine.clock.now()).await)
-            }
-        };
-        for filler in &mut fillers {
-            let len = filler.extent().len;
-            filler.attach(engine.memory.buffer(len as usize), charge.split(cost(u64::from(len))));
-        }
-        let poured = self.pour(flight, &mut fillers).await;
-        match &poured {
-            // Wrong, and nobody has seen any of it: all of it once more, which layers that pass bytes on cannot do.
-            Err(e)
-                if e.kind() == ErrorKind::Corrupt
-                    && e.retry() != Retry::Exhausted
-                    && flight.arrived() == flight.range.start =>
-            {
-                fillers.iter_mut().for_each(Filler::restart);
-                self.pour(flight, &mut fillers).await
-            }
-            _ => poured,
-        }
+    /// Waits for the right to ask the store.
+    ///
+    /// # Errors
+    /// As [`FileBlocks::slot`].
+    pub(super) async fn turn(self: &Arc<Self>) -> Result<Turn> {
+        let slot = self.slot().await?;
+        Ok(Turn { _slot: slot, _permit: self.engine.connections.demand().await })
     }
 
-    /// Fetches the range of `flight` into `fillers` and shows it to readers: a part of an object as it arrives, a whole
-    /// one when its end has come.
-    async fn pour(self: &Arc<Self>, flight: &Flight, fillers: &mut [Filler]) -> Result<()> {
+    /// Fetches `range` of `flight`, which is what comes next in `fillers`, and shows it to readers: a part of an object
+    /// as it arrives, a whole one when its end has come.
+    pub(super) async fn pour(
+        self: &Arc<Self>,
+        flight: &Flight,
+        fillers: &mut [Filler],
+        range: Range<u64>,
+    ) -> Result<()> {
         let engine = &self.engine;
         let started = engine.clock.now();
         let mut first_byte = None;
         engine.stats.fetches.inc();
-        let mut stream = self.source(flight.range.clone()).await?;
-        let whole = flight.range == (0..self.size());
-        let (mut at, mut noted) = (flight.range.start, flight.range.start);
+        let mut stream = self.inner().await?.read_stream(range.clone());
+        let whole = range == (0..self.size());
+        let (mut at, mut noted) = (range.start, range.start);
         // The filler that is written to, and the first one that has something to show.
-        let (mut filling, mut hidden) = (0, 0);
+        let mut filling = fillers.iter().position(|f| !f.is_full()).unwrap_or(fillers.len());
+        let mut hidden = filling;
         while let Some(chunk) = stream.next().await {
             let chunk = chunk?;
             let now = engine.clock.now();
@@ -179,8 +173,10 @@ impl FileBlocks {
             engine.stats.bytes_fetched.add(chunk.len() as u64);
             let before = filling;
             let mut data = &chunk[..];
-            while !data.is_empty() {
-                let Some(filler) = fillers.get_mut(filling) else { return Err(self.wrong_length(flight)) };
+            if data.len() as u64 > range.end - at {
+                return Err(self.wrong_length(&range));
+            }
+            while let Some(filler) = fillers.get_mut(filling).filter(|_| !data.is_empty()) {
                 let n = filler.write(data);
                 data = &data[n..];
                 at += n as u64;
@@ -191,34 +187,29 @@ impl FileBlocks {
             }
             noted = at;
             if whole && now.since(started) < PROOF {
-                self.arrived(flight, flight.range.start, now);
+                self.arrived(flight, range.start, now);
                 continue;
             }
             fillers[hidden..].iter().take(filling + 1 - hidden).for_each(Filler::publish);
             hidden = filling;
             self.arrived(flight, at, now);
         }
-        if at != flight.range.end {
-            return Err(self.wrong_length(flight));
+        if at != range.end {
+            return Err(self.wrong_length(&range));
         }
         if flight.arrived() < at {
             fillers[hidden..].iter().for_each(Filler::publish);
             self.arrived(flight, at, engine.clock.now());
         }
-        let bytes = flight.range.end - flight.range.start;
+        self.engine.names.rights.shown(&self.path);
+        let bytes = range.end - range.start;
         let total = engine.clock.now().since(started);
         let first_byte = first_byte.unwrap_or(total);
         engine.connections.finished(Measured { started, first_byte, total, bytes });
         Ok(())
     }
 
-    /// Where the bytes of this file come from: one place, so that a tier between memory and store has one to stand
-    /// in. (What has arrived goes on to such a tier from [`Landing::land`].)
-    async fn source(&self, range: Range<u64>) -> Result<ByteStream> {
-        Ok(self.inner().await?.read_stream(range))
-    }
-
-    fn arrived(self: &Arc<Self>, flight: &Flight, to: u64, now: crate::clock::Tick) {
+    pub(super) fn arrived(self: &Arc<Self>, flight: &Flight, to: u64, now: crate::clock::Tick) {
         self.progress_at.store(now.0, Ordering::Relaxed);
         let first = !self.proven.swap(true, Ordering::AcqRel);
         flight.advance(to, now);
@@ -229,12 +220,11 @@ impl FileBlocks {
         }
     }
 
-    fn wrong_length(&self, flight: &Flight) -> Error {
-        let (start, end) = (flight.range.start, flight.range.end);
+    fn wrong_length(&self, range: &Range<u64>) -> Error {
         Error::new(ErrorKind::Corrupt, "the store sent another number of bytes than asked for")
             .during("read")
             .at(&self.path)
-            .with_context("range", format!("{start}..{end}"))
+            .with_context("range", format!("{}..{}", range.start, range.end))
     }
 
     fn try_slot(self: &Arc<Self>) -> Option<Slot> {
@@ -292,6 +282,7 @@ impl Landing {
     fn land(&mut self, result: Result<()>) {
         let engine = &self.blocks.engine;
         if let Err(e) = &result {
+            engine.names.rights.refused(&self.blocks.path, e);
             match e.kind() {
                 ErrorKind::Stale => self.blocks.set_stale(e),
                 ErrorKind::Throttled => engine.connections.throttled(),

@@ -12,9 +12,13 @@ use crate::clock::Tick;
 /// there, and a list of what left lately sends what comes back straight to `main`. So one pass over much data does
 /// not push out what is used again and again.
 ///
+/// Extents that were read from the disk tier stand in a queue of their own, `backed`, and go before all others: the
+/// kernel and the disk have their bytes, so they never push out what is in memory alone.
+///
 /// Hits touch only the extent itself; the queues are changed when extents come and go.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
+    backed: VecDeque<Weak<Extent>>,
     small: VecDeque<Weak<Extent>>,
     main: VecDeque<Weak<Extent>>,
     ghosts: Ghosts,
@@ -38,13 +42,44 @@ impl Policy {
     /// Adds an extent that is complete and may go from now on. `id` names its place in its file, also when it
     /// comes back.
     pub(crate) fn add(&mut self, extent: &Arc<Extent>, id: u64) {
-        let queue = if self.ghosts.take(id) { &mut self.main } else { &mut self.small };
+        let queue = if extent.is_backed() {
+            &mut self.backed
+        } else if self.ghosts.take(id) {
+            &mut self.main
+        } else {
+            &mut self.small
+        };
         queue.push_back(Arc::downgrade(extent));
         self.tidy();
     }
 
     /// The next one to go, already out of the queues.
     pub(crate) fn victim(
+        &mut self,
+        room_for: For,
+        now: Tick,
+        id: impl Fn(&Extent) -> u64,
+    ) -> Option<Arc<Extent>> {
+        self.backed(now, false)
+            .or_else(|| self.unbacked(room_for, now, id))
+            .or_else(|| self.backed(now, room_for == For::Demand))
+    }
+
+    /// The next one of those that the disk tier has; without `all`, what was read ahead lately stays.
+    fn backed(&mut self, now: Tick, all: bool) -> Option<Arc<Extent>> {
+        for _ in 0..self.backed.len() {
+            let weak = self.backed.pop_front()?;
+            let Some(extent) = alive(&weak) else { continue };
+            if all || !is_fresh(&extent, now) {
+                return Some(extent);
+            }
+            self.backed.push_back(weak);
+        }
+        None
+    }
+
+    /// The next one of the others.
+    fn unbacked(
         &mut self,
         room_for: For,
         now: Tick,
@@ -62,7 +97,7 @@ impl Policy {
                 continue;
             };
             let Some(extent) = alive(&weak) else { continue };
-            let fresh = extent.is_unread() && now.since(extent.used_at()) < UNREAD_GRACE;
+            let fresh = is_fresh(&extent, now);
             if fresh && spared <= queue.len() {
                 spared += 1;
                 queue.push_back(weak);
@@ -72,7 +107,7 @@ impl Policy {
                 queue.push_back(weak);
                 return None;
             }
-            if extent.cool() {
+            if !extent.is_backed() && extent.cool() {
                 self.main.push_back(weak);
                 continue;
             }
@@ -85,19 +120,24 @@ impl Policy {
 
     /// All extents that were last used before `limit` and that `may_go` agrees to.
     pub(crate) fn unused_since(&self, limit: Tick, may_go: impl Fn(&Extent) -> bool) -> Vec<Arc<Extent>> {
-        let all = self.small.iter().chain(&self.main);
+        let all = self.small.iter().chain(&self.main).chain(&self.backed);
         all.filter_map(alive).filter(|e| e.used_at() < limit && may_go(e)).collect()
     }
 
     /// Drops entries of extents that went on their own when they are the majority.
     fn tidy(&mut self) {
-        for queue in [&mut self.small, &mut self.main] {
+        for queue in [&mut self.small, &mut self.main, &mut self.backed] {
             if queue.len() > 1024 && queue.len() == queue.capacity() {
                 queue.retain(|weak| alive(weak).is_some());
                 queue.reserve(queue.len().max(1024));
             }
         }
     }
+}
+
+/// Fetched ahead a short time ago and not read yet.
+fn is_fresh(extent: &Extent, now: Tick) -> bool {
+    extent.is_unread() && now.since(extent.used_at()) < UNREAD_GRACE
 }
 
 fn alive(weak: &Weak<Extent>) -> Option<Arc<Extent>> {

@@ -44,6 +44,24 @@ impl FileBlocks {
         let end = stream.high.saturating_add(window).min(last);
         loop {
             let from = stream.planned.max(stream.high);
+            if let Some(stretch) = self.stretch_on_disk(from, last) {
+                let reach = window::ahead(stream, self.engine.disk_share());
+                let end = stream.high.saturating_add(reach).min(last);
+                if from >= end || (end - from < MAX_EXTENT && end < last) {
+                    return Some(());
+                }
+                if self.is_warm() {
+                    // The kernel has it in memory; a copy here would only take the place of something else.
+                    stream.planned = stretch.min(end);
+                    continue;
+                }
+                let phase = stream.phase;
+                let most =
+                    |gap: &Range<u64>| gap.start..gap.end.min(window::cut(gap.start, MAX_EXTENT, phase));
+                stream.planned =
+                    self.fetch_ahead(from..stretch.min(end), most, Purpose::Ahead, phase)?;
+                continue;
+            }
             // A request for less than a part is only made where the stream ends.
             if from >= end || (end - from < part && end < last) {
                 return Some(());

@@ -14,6 +14,8 @@ pub(crate) const MAX_WINDOW: u64 = 160 << 20;
 /// Largest part, in bytes. With 30 ms to the first byte and 90 MB/s per connection, a window of 160 MiB in parts of
 /// 4, 3 and 2 MiB gives 2.2, 2.6 and 3.2 GB/s over 40, 53 and 80 connections; smaller parts cost more requests.
 pub(crate) const MAX_PART: u64 = 4 << 20;
+/// Window over bytes that come from the disk tier: what keeps a fast disk busy while a reader copies.
+pub(crate) const DISK_WINDOW: u64 = 32 << 20;
 /// Most parts that a window is cut into, if they are not too small or too large then.
 const PARTS: u64 = 40;
 /// Smallest window worth a request.
@@ -73,12 +75,12 @@ pub(crate) fn cut(at: u64, step: u64, phase: u64) -> u64 {
 
 /// What to fetch for the very first read of a large object, if it begins at the front: what was asked for alone, so
 /// that it is here as soon as can be, and beside it the rest of the first MiB, since whoever reads the start mostly
-/// reads on.
-pub(crate) fn front(wanted: &Range<u64>, size: u64) -> (Range<u64>, Range<u64>) {
+/// reads on. The cut is at a multiple of `unit`, a power of two.
+pub(crate) fn front(wanted: &Range<u64>, size: u64, unit: u64) -> (Range<u64>, Range<u64>) {
     let end = if wanted.end <= FRONT {
-        wanted.end.next_multiple_of(FRONT_UNIT)
+        wanted.end.next_multiple_of(FRONT_UNIT.max(unit))
     } else {
-        MAX_EXTENT.max(wanted.end)
+        MAX_EXTENT.max(wanted.end).next_multiple_of(unit)
     };
     (0..end.min(size), end.min(size)..MAX_EXTENT.max(end).min(size))
 }
@@ -109,8 +111,8 @@ mod tests {
         }
         assert_eq!(demand(&(70_000..70_100), 70_000..70_100, 4 << 30), 65_536..131_072);
         assert_eq!(demand(&(70_000..70_100), 70_000..70_100, 70_100), 65_536..70_100);
-        assert_eq!(front(&(0..4096), 1 << 30), (0..16_384, 16_384..1 << 20));
-        assert_eq!(front(&(0..1 << 20), 1 << 30), (0..1 << 20, 1 << 20..1 << 20));
+        assert_eq!(front(&(0..4096), 1 << 30, 1), (0..16_384, 16_384..1 << 20));
+        assert_eq!(front(&(0..1 << 20), 1 << 30, 1), (0..1 << 20, 1 << 20..1 << 20));
     }
 
     #[test]

@@ -1,0 +1,620 @@
+//! [`DiskTier`]: the cache directories of a process, and [`DiskObject`]: where one file is in them.
+
+mod manage;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nearfs_backends::io::{Buffer, Engine, EngineConfig};
+use nearfs_backends::{Error, ErrorKind, FsPath, Identity, Metadata, Result};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::claims::{Claimed, Waiter};
+use super::cleaning;
+use super::dir::Directory;
+use super::key::Key;
+use super::lent::LentFile;
+use super::object::Large;
+use super::parts::Parts;
+use super::small::SMALL;
+use super::state::UNIT;
+use super::volume::{Filling, Turn, Volume};
+use super::writer::{Quota, Writer};
+use crate::config::DiskConfig;
+use crate::stats::Counters;
+
+pub use manage::{Checked, DirectoryStatus, Pinned, Removed};
+
+/// Reads of one object, from anywhere, that count as one use of it.
+const PASS: Duration = Duration::from_secs(60);
+/// Reads of one range that are tried again because something was evicted meanwhile.
+const ATTEMPTS: usize = 3;
+/// First and longest pause between two looks at a small object that somebody else is fetching.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+
+/// The cache directories of a process, shared by all its [`CachedFileSystem`](crate::CachedFileSystem)s and, live, by
+/// all processes that use the same directories. An object is in one of them, chosen by hash.
+///
+/// Trouble with a directory never reaches a reader: what cannot be read there is fetched from the store, and a
+/// directory that cannot be written to is left alone for half a minute at a time.
+#[derive(Debug)]
+pub struct DiskTier {
+    volumes: Vec<Arc<Volume>>,
+    io: Engine,
+    writer: Writer,
+}
+
+/// What the directories of a [`DiskTier`] hold now, all processes that share them included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DiskStats {
+    /// Bytes on disk, and reserved for what is being written.
+    pub used: u64,
+    /// Limit of `used`.
+    pub limit: u64,
+    /// Of these, bytes that are lent out and so not evicted: passed through, mapped or linked.
+    pub lent: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Of these, directories that are not written to at present.
+    pub off: u64,
+    /// Bytes that this process has evicted.
+    pub evicted: u64,
+    /// Entries and units that this process has dropped because their bytes were not what they should have been.
+    pub corrupt: u64,
+}
+
+impl DiskTier {
+    /// Opens the directories of `config`, creating what is missing. Blocks for as long as the filesystem takes to make
+    /// a few files; what has to be cleaned up there is done in the background.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no directory or a setting makes no sense; `PermissionDenied` if a directory belongs
+    /// to somebody else or could be changed by others; what the filesystem says.
+    pub fn open(config: &DiskConfig) -> Result<Arc<Self>> {
+        let io = Engine::new(EngineConfig::default())?;
+        let directories = Directory::open_all(config)?;
+        if directories.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "expected at least one cache directory, found none"));
+        }
+        let volume = |dir| Arc::new(Volume::new(dir, config.policy, io.clone()));
+        let volumes: Vec<_> = directories.into_iter().map(volume).collect();
+        volumes.iter().for_each(cleaning::start);
+        Ok(Arc::new(DiskTier { volumes, io, writer: Writer::new() }))
+    }
+
+    /// What the directories hold now.
+    pub fn stats(&self) -> DiskStats {
+        let mut stats = DiskStats { directories: self.volumes.len() as u64, ..DiskStats::default() };
+        for volume in &self.volumes {
+            let (cat, dir) = (volume.cat(), volume.dir());
+            stats.used += dir.used();
+            stats.limit += dir.limit();
+            stats.lent += dir.lent();
+            stats.off += u64::from(!dir.writable());
+            stats.evicted += cat.evicted();
+            stats.corrupt += cat.wrong();
+        }
+        stats
+    }
+
+    /// Waits until everything that has come from the store so far is on disk, or was given up.
+    ///
+    /// # Cancellation
+    /// Dropping the call changes nothing.
+    pub async fn flush(&self) {
+        self.writer.flush().await;
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.writer.is_idle()
+    }
+
+    /// Brings the gauges up to date.
+    pub(crate) fn count(&self, counters: &Counters) {
+        let stats = self.stats();
+        counters.disk_used.set(stats.used);
+        counters.disk_limit.set(stats.limit);
+        counters.disk_lent.set(stats.lent);
+        counters.disk_evicted.set(stats.evicted);
+        counters.disk_corrupt.set(stats.corrupt);
+    }
+
+    /// Where the file `path` of the store `identity` is, at the version that `metadata` names. None for unknown
+    /// versions. No input or output.
+    pub(crate) fn object(
+        self: &Arc<Self>,
+        identity: &Identity,
+        path: &FsPath,
+        metadata: &Metadata,
+    ) -> Option<Arc<DiskObject>> {
+        let size = metadata.size;
+        let key = Key::new(identity, path, &metadata.version, size)?;
+        let volume = &self.volumes[choose(&key, self.volumes.len())];
+        let shape = match Parts::of(size, volume.dir().limit()) {
+            _ if size <= SMALL => Shape::Small(key),
+            None => Shape::Whole(Handle::new(volume, key, size)),
+            Some(parts) => Shape::Parts(parts, key, Mutex::default()),
+        };
+        Some(Arc::new(DiskObject { tier: self.clone(), volume: volume.clone(), size, shape }))
+    }
+
+    /// The open files of `handle`, made with `create` if there are none. Blocks only on threads made for that.
+    async fn large(&self, handle: &Arc<Handle>, create: bool) -> Option<Arc<Large>> {
+        if let Some(large) = handle.current() {
+            return Some(large);
+        }
+        if !create && !handle.is_listed() {
+            return None;
+        }
+        let opened = handle.clone();
+        self.io.pool().run("open", move |_| Ok(opened.open(create))).await.ok().flatten()
+    }
+}
+
+/// The place of one large object, or of one part of a very large one.
+#[derive(Debug)]
+struct Handle {
+    volume: Arc<Volume>,
+    key: Key,
+    size: u64,
+    /// Its files, as long as they are open.
+    large: Mutex<Weak<Large>>,
+    /// When its use was last noted.
+    noted: Mutex<Option<Instant>>,
+}
+
+impl Handle {
+    fn new(volume: &Arc<Volume>, key: Key, size: u64) -> Arc<Self> {
+        Arc::new(Handle { volume: volume.clone(), key, size, large: Mutex::default(), noted: Mutex::new(None) })
+    }
+
+    /// Its files, if they are open and in force.
+    fn current(&self) -> Option<Arc<Large>> {
+        let kept = self.large.lock().upgrade().filter(|large| !large.is_dead());
+        kept.or_else(|| self.keep(self.volume.find_large(&self.key)))
+    }
+
+    /// Opens its files, or makes them with `create`. Blocks.
+    fn open(&self, create: bool) -> Option<Arc<Large>> {
+        self.keep(self.volume.open_large(&self.key, self.size, create))
+    }
+
+    fn keep(&self, large: Option<Arc<Large>>) -> Option<Arc<Large>> {
+        if let Some(large) = &large {
+            *self.large.lock() = Arc::downgrade(large);
+        }
+        large
+    }
+
+    /// Notes a read of `range` as a use of the object, if it begins a pass or the last one was a while ago.
+    fn used(&self, large: &Large, range: &Range<u64>) {
+        let mut noted = self.noted.lock();
+        if range.start == 0 || noted.is_none_or(|at| at.elapsed() >= PASS) {
+            *noted = Some(Instant::now());
+            self.volume.accessed(large);
+        }
+    }
+
+    /// True if the index has it.
+    fn is_listed(&self) -> bool {
+        self.volume.has(&self.key)
+    }
+
+    /// The first stretch of `range` that is there, or is not; none if that is not known without input or output.
+    fn peek(&self, range: &Range<u64>) -> Option<(bool, Range<u64>)> {
+        match self.current() {
+            Some(large) => Some(large.resident(range.clone())),
+            None if self.is_listed() => None,
+            None => Some((false, range.clone())),
+        }
+    }
+
+    /// Appends the bytes of `range` to `buf` if they are there, believed, and in the kernel's memory.
+    fn read_now(&self, range: &Range<u64>, buf: &mut Buffer) -> bool {
+        let Some(large) = self.current() else { return false };
+        let Some(token) = large.begin(range) else { return false };
+        let (before, len) = (buf.len(), (range.end - range.start) as usize);
+        let read = large.source().read_cached(range.start, buf, len);
+        if read == len && large.finish(token) {
+            self.used(&large, range);
+            return true;
+        }
+        buf.truncate(before);
+        false
+    }
+}
+
+/// Where one version of one file is in the cache directories.
+#[derive(Debug)]
+pub(crate) struct DiskObject {
+    tier: Arc<DiskTier>,
+    volume: Arc<Volume>,
+    size: u64,
+    shape: Shape,
+}
+
+/// How it is kept.
+#[derive(Debug)]
+enum Shape {
+    /// Wholly or not at all.
+    Small(Key),
+    /// In units, in one file.
+    Whole(Arc<Handle>),
+    /// In units, in several files: it is nearly as large as the limit, or larger.
+    Parts(Parts, Key, Mutex<VecDeque<(u64, Arc<Handle>)>>),
+}
+
+/// Parts of one object that are remembered.
+const MAX_PARTS: usize = 16;
+
+/// A part of a range, and what is to be done about it.
+#[derive(Debug)]
+pub(crate) enum Segment {
+    /// The disk has it.
+    Resident(Range<u64>),
+    /// The caller fetches it, for all who want it.
+    Mine(Claim),
+    /// Somebody else, alive, is fetching it.
+    Theirs(Range<u64>),
+    /// It is not kept on disk.
+    Bare(Range<u64>),
+}
+
+/// What became of bytes that were handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    Yes,
+    /// Too much was waiting already.
+    NoRoom,
+    /// The disk did not take them.
+    Failed,
+}
+
+/// A stretch of one file: its bytes in a file of the cache, and where that begins in the object.
+struct Stretch {
+    handle: Arc<Handle>,
+    own: Range<u64>,
+    base: u64,
+}
+
+impl Stretch {
+    fn of(&self, own: &Range<u64>) -> Range<u64> {
+        self.base + own.start..self.base + own.end
+    }
+}
+
+impl DiskObject {
+    /// The files that have `range`, in order. None for small objects.
+    fn stretches(&self, range: &Range<u64>) -> Vec<Stretch> {
+        match &self.shape {
+            Shape::Small(_) => Vec::new(),
+            Shape::Whole(handle) => {
+                vec![Stretch { handle: handle.clone(), own: range.clone(), base: 0 }]
+            }
+            Shape::Parts(parts, key, known) => {
+                let mut known = known.lock();
+                let stretch = |(number, own)| {
+                    let handle = match known.iter().find(|(n, _)| *n == number) {
+                        Some((_, handle)) => handle.clone(),
+                        None => {
+                            let part = parts.range_of(number);
+                            let key = key.part(parts.part_size(), number);
+                            let handle = Handle::new(&self.volume, key, part.end - part.start);
+                            if known.len() == MAX_PARTS {
+                                known.pop_front();
+                            }
+                            known.push_back((number, handle.clone()));
+                            handle
+                        }
+                    };
+                    Stretch { handle, own, base: parts.range_of(number).start }
+                };
+                parts.split(range.clone()).map(stretch).collect()
+            }
+        }
+    }
+
+    /// The first stretch of `range` that the disk has, or has not, as far as that is known without input or output.
+    pub(crate) fn peek(&self, range: &Range<u64>) -> Option<(bool, Range<u64>)> {
+        if let Shape::Small(key) = &self.shape {
+            return Some((self.volume.has(key), range.clone()));
+        }
+        let mut found: Option<(bool, Range<u64>)> = None;
+        for stretch in self.stretches(range) {
+            let Some((here, own)) = stretch.handle.peek(&stretch.own) else { break };
+            let (of, whole) = (stretch.of(&own), own.end == stretch.own.end);
+            match &mut found {
+                None => found = Some((here, of)),
+                Some((before, range)) if *before == here => range.end = of.end,
+                Some(_) => break,
+            }
+            if !whole {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Opens the files that exist, so that [`DiskObject::peek`] knows what they have.
+    pub(crate) async fn open(&self) {
+        if let Shape::Whole(handle) = &self.shape {
+            self.tier.large(handle, false).await;
+        }
+    }
+
+    /// Appends the bytes of `range` to `buf` if the kernel has all of them in memory. Does not wait for any disk.
+    pub(crate) fn read_now(&self, range: &Range<u64>, buf: &mut Buffer) -> bool {
+        match &self.shape {
+            Shape::Small(key) => {
+                // Part of it is not worth reading all: the reader will want the rest, and then it is in memory.
+                *range == (0..self.size)
+                    && self.volume.try_read_small(key, self.size, buf)
+            }
+            _ => self.stretches(range).iter().all(|stretch| stretch.handle.read_now(&stretch.own, buf)),
+        }
+    }
+
+    /// Appends the bytes of `range` to `buf`. False, and `buf` as it was, if they are not to be had from disk.
+    pub(crate) async fn read(&self, range: Range<u64>, mut buf: Buffer) -> (bool, Buffer) {
+        let before = buf.len();
+        if let Shape::Small(key) = &self.shape {
+            return self.read_small(*key, range, buf).await;
+        }
+        for stretch in self.stretches(&range) {
+            let (read, same) = self.read_large(&stretch.handle, &stretch.own, buf).await;
+            buf = same;
+            if !read {
+                buf.truncate(before);
+                return (false, buf);
+            }
+        }
+        (true, buf)
+    }
+
+    async fn read_small(&self, key: Key, range: Range<u64>, buf: Buffer) -> (bool, Buffer) {
+        let (volume, size) = (self.volume.clone(), self.size);
+        let whole = range == (0..size);
+        // The buffer belongs to the call while that runs; one that is given up keeps it.
+        let lent = Arc::new(Mutex::new(Some(buf)));
+        let theirs = lent.clone();
+        let read = self.tier.io.pool().run("read", move |_| {
+            let Some(mut buf) = theirs.lock().take() else { return Ok(false) };
+            let hit = if whole {
+                volume.read_small(&key, size, &mut buf)
+            } else {
+                let mut all = Buffer::with_capacity(size as usize);
+                let hit = volume.read_small(&key, size, &mut all);
+                if hit {
+                    buf.append(&all[range.start as usize..range.end as usize]);
+                }
+                hit
+            };
+            *theirs.lock() = Some(buf);
+            Ok(hit)
+        });
+        let hit = read.await.unwrap_or(false);
+        let buf = lent.lock().take();
+        match buf {
+            Some(buf) => (hit, buf),
+            None => (false, Buffer::with_capacity(0)),
+        }
+    }
+
+    async fn read_large(&self, handle: &Arc<Handle>, own: &Range<u64>, mut buf: Buffer) -> (bool, Buffer) {
+        let (before, len) = (buf.len(), (own.end - own.start) as usize);
+        for _ in 0..ATTEMPTS {
+            let Some(large) = self.tier.large(handle, false).await else { break };
+            let Some(token) = large.begin(own) else {
+                let (unproven, range) = (large.clone(), own.clone());
+                let prove = move |_: &_| Ok(unproven.prove(&range).unwrap_or(false));
+                if !self.tier.io.pool().run("verify", prove).await.unwrap_or(false) {
+                    break;
+                }
+                continue;
+            };
+            let (read, same) = self.tier.io.read(large.source(), own.start, buf, len).await;
+            buf = same;
+            match read {
+                Ok(n) if n == len && large.finish(token) => {
+                    handle.used(&large, own);
+                    return (true, buf);
+                }
+                Ok(_) => buf.truncate(before),
+                Err(e) => {
+                    tracing::debug!(error = %e, "a read of the cache directory failed");
+                    break;
+                }
+            }
+        }
+        buf.truncate(before);
+        (false, buf)
+    }
+
+    /// Says of each part of `range`, from front to back, what is to be done about it, and claims what nobody has.
+    /// Ends behind the first part that somebody else is fetching.
+    pub(crate) async fn plan(self: &Arc<Self>, range: Range<u64>) -> Vec<Segment> {
+        if let Shape::Small(key) = &self.shape {
+            return vec![self.plan_small(*key, range)];
+        }
+        let mut plan = Vec::new();
+        for stretch in self.stretches(&range) {
+            let create = self.volume.dir().writable();
+            match self.tier.large(&stretch.handle, create).await {
+                Some(large) => self.plan_large(&large, &stretch, &mut plan),
+                None => plan.push(Segment::Bare(stretch.of(&stretch.own))),
+            }
+            if matches!(plan.last(), Some(Segment::Theirs(_))) {
+                break;
+            }
+        }
+        plan
+    }
+
+    fn plan_small(self: &Arc<Self>, key: Key, range: Range<u64>) -> Segment {
+        if self.volume.has(&key) {
+            return Segment::Resident(range);
+        }
+        if range != (0..self.size) {
+            return Segment::Bare(range);
+        }
+        match self.volume.claim_small(&key, self.size) {
+            Turn::Mine(filling) => {
+                Segment::Mine(Claim { object: self.clone(), range, held: Some(Held::Small(filling)) })
+            }
+            Turn::There => Segment::Resident(range),
+            Turn::Theirs => Segment::Theirs(range),
+            Turn::No => Segment::Bare(range),
+        }
+    }
+
+    fn plan_large(self: &Arc<Self>, large: &Arc<Large>, stretch: &Stretch, plan: &mut Vec<Segment>) {
+        let own = &stretch.own;
+        // Units of which the range has only a part can be read, but not filled.
+        let first = own.start.next_multiple_of(UNIT).min(own.end);
+        let last = if own.end == large.size() { own.end } else { (own.end / UNIT * UNIT).max(first) };
+        let edge = |range: Range<u64>| match large.resident(range.clone()) {
+            _ if range.is_empty() => None,
+            (true, there) if there.end == range.end => Some(Segment::Resident(stretch.of(&range))),
+            _ => Some(Segment::Bare(stretch.of(&range))),
+        };
+        plan.extend(edge(own.start..first));
+        if first < last {
+            let mut pieces = large.claim(first..last).into_iter().map(|piece| {
+                let range = stretch.of(&piece.range);
+                match piece.claimed {
+                    Claimed::Resident => Segment::Resident(range),
+                    Claimed::Theirs(_) => Segment::Theirs(range),
+                    Claimed::Mine => {
+                        let held = Some(Held::Large(large.clone(), piece.range));
+                        Segment::Mine(Claim { object: self.clone(), range, held })
+                    }
+                }
+            });
+            while let Some(piece) = pieces.next() {
+                let ends = matches!(piece, Segment::Theirs(_));
+                plan.push(piece);
+                if ends {
+                    // What is behind is claimed when it is its turn; these claims are given up here.
+                    pieces.for_each(drop);
+                    return;
+                }
+            }
+        }
+        plan.extend(edge(last..own.end));
+    }
+
+    /// Waits until something about the start of `range`, which others fetch, has changed, so that another plan may
+    /// find more. False after `patience`.
+    pub(crate) async fn wait(&self, range: &Range<u64>, patience: Duration) -> bool {
+        tokio::time::timeout(patience, self.wait_on(range)).await.is_ok()
+    }
+
+    async fn wait_on(&self, range: &Range<u64>) {
+        if let Shape::Small(key) = &self.shape {
+            let mut pause = PAUSES.0;
+            while self.volume.is_busy(key) {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+            return;
+        }
+        let Some(stretch) = self.stretches(range).into_iter().next() else { return };
+        let Some(large) = self.tier.large(&stretch.handle, false).await else { return };
+        let first = stretch.own.start..stretch.own.end.min(stretch.own.start + UNIT);
+        let mut waiter = Waiter::new();
+        while let Some(pause) = large.wait(&mut waiter, &first) {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// The file itself, if all of it is here, in one file, and believed.
+    pub(crate) fn lend(&self) -> Option<LentFile> {
+        match &self.shape {
+            Shape::Small(key) => self.volume.lend_small(key, self.size).map(LentFile::small),
+            Shape::Whole(handle) => self.volume.lend_large(&handle.key, self.size).map(LentFile::large),
+            Shape::Parts(..) => None,
+        }
+    }
+
+    /// Removes it if it is not complete: its version is gone, so the rest will never come.
+    pub(crate) fn forget_incomplete(self: &Arc<Self>) {
+        if let Shape::Whole(handle) = &self.shape {
+            let handle = handle.clone();
+            let forget = move || handle.volume.forget_incomplete(&handle.key, handle.size);
+            self.tier.io.pool().detach("forget", forget);
+        }
+    }
+}
+
+/// The right, and the duty, to fetch a part of a file for all who want it. Dropping it leaves that to others.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    object: Arc<DiskObject>,
+    range: Range<u64>,
+    held: Option<Held>,
+}
+
+#[derive(Debug)]
+enum Held {
+    Small(Filling),
+    /// With the bytes of the object's own file.
+    Large(Arc<Large>, Range<u64>),
+}
+
+impl Claim {
+    /// The bytes of the file.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Has `data`, all bytes of the range and proven, written behind the caller's back, within `quota`. `then` is told
+    /// what became of it, on whatever thread.
+    pub(crate) fn fill(
+        self,
+        quota: &Arc<Quota>,
+        data: Vec<Bytes>,
+        then: impl FnOnce(Written) + Send + 'static,
+    ) {
+        let Some(place) = quota.take(self.range.end - self.range.start) else {
+            drop(self);
+            return then(Written::NoRoom);
+        };
+        let tier = self.object.tier.clone();
+        tier.writer.put(place, move || {
+            let written = self.write(&data);
+            drop(data);
+            then(written);
+        });
+    }
+
+    fn write(mut self, data: &[Bytes]) -> Written {
+        // From here on they give the claim up themselves.
+        let kept = match self.held.take() {
+            Some(Held::Small(filling)) => filling.store(data),
+            Some(Held::Large(large, own)) => large.fill(own.start, data),
+            None => Ok(false),
+        };
+        if matches!(kept, Ok(true)) { Written::Yes } else { Written::Failed }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        match self.held.take() {
+            // It gives itself up.
+            Some(Held::Small(_)) | None => {}
+            Some(Held::Large(large, own)) => large.release(&own),
+        }
+    }
+}
+
+/// Which of `volumes` directories keeps `key`.
+fn choose(key: &Key, volumes: usize) -> usize {
+    // Other bits than those that the index and the names of directories use.
+    (key.words()[3] % volumes.max(1) as u64) as usize
+}
