@@ -39,16 +39,10 @@ mod word {
     pub(super) const LIMIT: usize = 8;
     pub(super) const USED: usize = 16;
     pub(super) const LENT: usize = 24;
-    pub(super) const LENT_COUNT: usize = 25;
     pub(super) const CLOCK: usize = 32;
     pub(super) const BOOT: usize = 40;
     pub(super) const TOP: usize = 48;
-    /// The words that other parts of the tier count in, to the end of the header.
-    pub(super) const COUNTERS: usize = 256;
 }
-
-/// Numbers that all processes count together, for other parts of the tier.
-pub(crate) const COUNTERS: usize = HEADER / 8 - word::COUNTERS;
 
 /// The control file of one directory as this process has it. Lives as long as the process: see [`Control::adopt`].
 pub(crate) struct Control {
@@ -124,7 +118,6 @@ impl Control {
             (word::INDEX_SLOTS, slots),
             (word::INDEX_SLOT_BYTES, INDEX_SLOT),
             (word::LIMIT, limit),
-            (word::LENT_COUNT, 1),
             // Time 0 means never.
             (word::CLOCK, 1),
             (word::MAGIC, MAGIC),
@@ -219,11 +212,6 @@ impl Control {
         self.word(word::LENT)
     }
 
-    /// Number of the present count of lent bytes.
-    pub(crate) fn lent_count(&self) -> &AtomicU64 {
-        self.word(word::LENT_COUNT)
-    }
-
     /// The inode of the index that belongs to this file; 0 before it was made.
     pub(crate) fn index_file(&self) -> &AtomicU64 {
         self.word(word::INDEX_FILE)
@@ -242,11 +230,6 @@ impl Control {
     /// All process slots from this one on have never been used.
     pub(crate) fn top(&self) -> &AtomicU64 {
         self.word(word::TOP)
-    }
-
-    /// The [`COUNTERS`] words that other parts of the tier use; 0 at first.
-    pub(crate) fn counters(&self) -> &[AtomicU64] {
-        self.map.u64s(word::COUNTERS * 8, COUNTERS)
     }
 
     /// The words of a slot of the process table.

@@ -31,6 +31,8 @@ mod word {
     pub(super) const RESERVED: usize = 0;
     /// The process id in its own namespace. For people only.
     pub(super) const PID: usize = 1;
+    /// Generation, and bytes lent out.
+    pub(super) const LENT: usize = 2;
 }
 
 /// A process: slot of the process table (upper 16 bits) and generation of the slot (lower 16 bits, never 0). The
@@ -162,10 +164,11 @@ impl Control {
             let generation = before.checked_add(1).unwrap_or(1);
             self.top().fetch_max(u64::from(slot) + 1, Ordering::AcqRel);
             words[word::PID].store(u64::from(std::process::id()), Ordering::Relaxed);
-            // Whoever held the slot before is dead. The word changes hands in one step, so what it had reserved is given
-            // back here, or was by `reap`, and never twice.
+            // Whoever held the slot before is dead. Each word changes hands in one step, so what it had is given back
+            // here, or was by `reap`, and never twice.
             let fresh = u64::from(generation) << BYTES;
             give_back(self.used(), words[word::RESERVED].swap(fresh, Ordering::AcqRel) & MASK);
+            give_back(self.lent(), words[word::LENT].swap(fresh, Ordering::AcqRel) & MASK);
             return Ok(Owner::new(slot, generation));
         }
         Err(Error::new(
@@ -215,28 +218,46 @@ impl Control {
         self.slots().map(|slot| self.process(slot)[word::RESERVED].load(Ordering::Acquire) & MASK).sum()
     }
 
-    /// Gives back what processes had reserved when they died. Returns the bytes.
+    /// Counts `bytes` as lent out by this process. They are part of `lent` already.
+    pub(crate) fn add_lent(&self, me: Owner, bytes: u64) {
+        self.process(me.slot())[word::LENT].fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// `bytes` are no longer lent out by `me`.
+    pub(crate) fn sub_lent(&self, me: Owner, bytes: u64) {
+        self.process(me.slot())[word::LENT].fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Gives back what processes had reserved or lent out when they died. Returns the bytes of reservations.
     pub(crate) fn reap(&self) -> u64 {
         let mut reaped = 0;
         for slot in self.slots() {
-            let word = &self.process(slot)[word::RESERVED];
-            let value = word.load(Ordering::Acquire);
-            if value & MASK == 0 || self.is_alive(Owner::new(slot, (value >> BYTES) as u16)) {
-                continue;
-            }
-            // If the slot has a new holder, or another process was faster, the word is another one now.
-            if word.compare_exchange(value, value & !MASK, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                give_back(self.used(), value & MASK);
-                reaped += value & MASK;
-            }
+            reaped += self.reap_word(slot, word::RESERVED, self.used());
+            self.reap_word(slot, word::LENT, self.lent());
         }
         reaped
     }
 
-    /// Forgets what all processes had reserved. Only for whoever has the directory alone.
+    fn reap_word(&self, slot: u16, word: usize, total: &AtomicU64) -> u64 {
+        let word = &self.process(slot)[word];
+        let value = word.load(Ordering::Acquire);
+        if value & MASK == 0 || self.is_alive(Owner::new(slot, (value >> BYTES) as u16)) {
+            return 0;
+        }
+        // If the slot has a new holder, or another process was faster, the word is another one now.
+        if word.compare_exchange(value, value & !MASK, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return 0;
+        }
+        give_back(total, value & MASK);
+        value & MASK
+    }
+
+    /// Forgets what all processes had reserved and lent out. Only for whoever has the directory alone.
     pub(crate) fn clear_processes(&self) {
         for slot in self.slots() {
-            self.process(slot)[word::RESERVED].fetch_and(!MASK, Ordering::AcqRel);
+            for word in [word::RESERVED, word::LENT] {
+                self.process(slot)[word].fetch_and(!MASK, Ordering::AcqRel);
+            }
         }
     }
 

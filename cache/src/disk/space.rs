@@ -151,26 +151,25 @@ impl Space {
         self.room.fetch_add(signed(bytes), Ordering::Relaxed);
     }
 
-    /// Counts `bytes` as lent out. False, and nothing counted, if that would be more than half of the limit.
-    pub(crate) fn count_lent(&self, bytes: u64) -> bool {
+    /// Counts `bytes` as lent out: they cannot go. `None` if that would be more than half of the limit.
+    pub(crate) fn lend(&self, bytes: u64) -> Option<LentBytes> {
+        let owner = self.control.me().ok()?;
         let most = self.limit() / 2;
-        let counted = self.control.lent().try_update(Ordering::AcqRel, Ordering::Acquire, |lent| {
-            lent.checked_add(bytes).filter(|sum| *sum <= most)
-        });
-        counted.is_ok()
+        let add = || {
+            self.control.lent().try_update(Ordering::AcqRel, Ordering::Acquire, |lent| {
+                lent.checked_add(bytes).filter(|sum| *sum <= most)
+            })
+        };
+        if add().is_err() {
+            // What the dead had lent may be all that is in the way.
+            self.control.reap();
+            add().ok()?;
+        }
+        self.control.add_lent(owner, bytes);
+        Some(LentBytes { control: self.control, owner, bytes })
     }
 
-    /// Takes `bytes` off the count of what is lent out.
-    pub(crate) fn uncount_lent(&self, bytes: u64) {
-        give_back(self.control.lent(), bytes);
-    }
-
-    /// A number that changes whenever the count of lent bytes starts at nothing again; never 0.
-    pub(crate) fn lent_count(&self) -> u64 {
-        self.control.lent_count().load(Ordering::Acquire)
-    }
-
-    /// Gives back what processes had reserved when they died. Returns the bytes.
+    /// Gives back what processes had reserved or lent out when they died. Returns the bytes of reservations.
     pub(crate) fn reap(&self) -> u64 {
         self.control.reap()
     }
@@ -179,7 +178,6 @@ impl Space {
     pub(crate) fn recount(&self, charged: u64) {
         self.control.clear_processes();
         self.control.lent().store(0, Ordering::Release);
-        self.control.lent_count().fetch_add(1, Ordering::AcqRel);
         self.control.used().store(self.base.saturating_add(charged), Ordering::Release);
     }
 
@@ -279,12 +277,6 @@ impl Reserved {
         self.settle(self.bytes, self.bytes.saturating_sub(used));
     }
 
-    /// Turns `used` of the bytes into the charge of an entry, as [`commit`](Self::commit) does, and keeps the rest.
-    /// No more than is reserved.
-    pub(crate) fn commit_part(&mut self, used: u64) {
-        self.settle(used.min(self.bytes), 0);
-    }
-
     /// `reserved` bytes are no longer reserved, and of these `back` are not used either.
     fn settle(&mut self, reserved: u64, back: u64) {
         self.bytes -= reserved;
@@ -300,6 +292,25 @@ impl Drop for Reserved {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.settle(self.bytes, self.bytes);
+        }
+    }
+}
+
+/// Bytes counted as lent out until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct LentBytes {
+    control: &'static Control,
+    owner: Owner,
+    bytes: u64,
+}
+
+impl Drop for LentBytes {
+    fn drop(&mut self) {
+        // As for a reservation: a forked child has only a copy.
+        if self.control.seated() == Some(self.owner) {
+            self.control.sub_lent(self.owner, self.bytes);
+            give_back(self.control.lent(), self.bytes);
         }
     }
 }

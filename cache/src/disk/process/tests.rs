@@ -25,9 +25,10 @@ fn owner(text: &str) -> Owner {
 fn holder(args: &[String]) {
     let directory = open(Path::new(&args[0]));
     let reserved = directory.space().reserve(5 << 20, &|_| 0).unwrap();
+    let lent = directory.space().lend(7 << 20).unwrap();
     children::say(directory.me().0);
     children::wait();
-    drop(reserved);
+    drop((reserved, lent));
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn a_killed_process_is_dead_within_two_seconds_and_gives_back_what_it_reserved_o
     assert!(directory.is_alive(other) && directory.is_alive(directory.me()));
     assert!(!directory.is_alive(Owner(0)) && !directory.is_alive(Owner::NO_SLOT));
     assert!(!directory.is_alive(Owner(other.0 + 1)), "another generation of the slot is another process");
-    assert_eq!(directory.used(), before + (5 << 20));
+    assert_eq!((directory.used(), directory.lent()), (before + (5 << 20), 7 << 20));
     assert_eq!(directory.space().reap(), 0, "the living keep what they have");
     let ids: Vec<_> = directory.processes().into_iter().map(|(_, id)| id).collect();
     assert_eq!(ids, [std::process::id(), child.id()]);
@@ -61,7 +62,7 @@ fn a_killed_process_is_dead_within_two_seconds_and_gives_back_what_it_reserved_o
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert_eq!(reaped, 5 << 20, "given back exactly once");
-    assert_eq!(directory.used(), before);
+    assert_eq!((directory.used(), directory.lent()), (before, 0));
     assert_eq!(directory.processes().len(), 1);
 }
 
@@ -81,11 +82,11 @@ fn a_slot_that_is_taken_again_gives_back_what_its_last_holder_had() {
     let living = owner(&second.hear());
     assert_eq!(dead.slot(), living.slot());
     assert!(directory.is_alive(living) && !directory.is_alive(dead));
-    assert_eq!(directory.used(), before + (5 << 20), "only the living one's");
+    assert_eq!((directory.used(), directory.lent()), (before + (5 << 20), 7 << 20), "only the living one's");
     assert_eq!(directory.space().reap(), 0);
     second.go();
     second.end();
-    assert_eq!(directory.used(), before);
+    assert_eq!((directory.used(), directory.lent()), (before, 0));
 }
 
 #[test]
