@@ -18,8 +18,10 @@
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::IntoRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -52,6 +54,17 @@ pub(crate) fn wait() {
     }
 }
 
+/// This program, by a descriptor that children inherit: its file may be replaced by a newer build meanwhile.
+fn program() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let flags = rustix::fs::OFlags::RDONLY;
+        let file =
+            rustix::fs::open("/proc/self/exe", flags, rustix::fs::Mode::empty()).expect("/proc is there");
+        format!("/proc/self/fd/{}", file.into_raw_fd())
+    })
+}
+
 /// A child process; killed when dropped.
 pub(crate) struct Child {
     process: std::process::Child,
@@ -66,13 +79,13 @@ impl Child {
 
     /// The same below the command `under`, such as `unshare -p -f`.
     pub(crate) fn start_under(under: &[&str], module: &str, name: &str, role: &str, args: &[&Path]) -> Self {
-        let program = std::env::current_exe().expect("a test program has a path");
+        let program = program();
         let test = format!("{}::{name}", module.split_once("::").expect("tests are in modules").1);
         let mut command = match under.split_first() {
-            None => Command::new(&program),
+            None => Command::new(program),
             Some((first, rest)) => {
                 let mut command = Command::new(first);
-                command.args(rest).arg(&program);
+                command.args(rest).arg(program);
                 command
             }
         };

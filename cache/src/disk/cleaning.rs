@@ -36,6 +36,9 @@ fn clean(volume: &Weak<Volume>) {
             }
         }
         let Some(volume) = volume.upgrade() else { return };
+        if pass == 0 {
+            volume.dir().remove_older_formats();
+        }
         let found = janitor.pass(volume.cat());
         if found.gone {
             return;
