@@ -119,6 +119,11 @@ impl CachedFileSystem {
         self.engine.cached_bytes(path, metadata)
     }
 
+    /// Where data is kept on disk; none for filesystems whose data is not held.
+    pub fn disk(&self) -> Option<&Arc<DiskTier>> {
+        self.engine.disk.as_ref()
+    }
+
     /// What the cache did and holds now.
     pub fn stats(&self) -> CacheStats {
         self.engine.stats()

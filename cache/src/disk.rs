@@ -36,44 +36,39 @@
 //! bytes are believed unchecked only under the boot in which they were written, and if the file is still the very
 //! one that was written; else their CRC32C is compared before their first use.
 
+pub(crate) mod backlog;
+#[allow(dead_code)]
+mod catalogue;
 #[cfg(test)]
 mod children;
+#[allow(dead_code)]
+mod claims;
+mod cleaning;
 #[allow(dead_code)]
 mod control;
 #[allow(dead_code)]
 mod dir;
 #[allow(dead_code)]
+mod direct;
+#[allow(dead_code)]
+mod evict;
+#[allow(dead_code)]
 mod formats;
 #[allow(dead_code)]
 mod health;
+#[allow(dead_code)]
+mod host;
 #[allow(dead_code)]
 mod index;
 #[allow(dead_code)]
 mod key;
 #[allow(dead_code)]
-mod mapping;
-#[allow(dead_code)]
-mod place;
-#[allow(dead_code)]
-mod process;
-#[allow(dead_code)]
-mod publish;
-#[allow(dead_code)]
-mod rights;
-#[allow(dead_code)]
-mod space;
-#[allow(dead_code)]
-mod words;
-#[allow(dead_code)]
-mod claims;
-#[allow(dead_code)]
-mod direct;
-#[allow(dead_code)]
-mod host;
-#[allow(dead_code)]
 mod lend;
+pub(crate) mod lent;
 #[allow(dead_code)]
 mod locks;
+#[allow(dead_code)]
+mod mapping;
 #[allow(dead_code)]
 mod object;
 #[allow(dead_code)]
@@ -81,30 +76,36 @@ mod opened;
 #[allow(dead_code)]
 mod parts;
 #[allow(dead_code)]
+mod place;
+pub mod policy;
+#[allow(dead_code)]
+mod process;
+#[allow(dead_code)]
+mod publish;
+#[allow(dead_code)]
 mod reclaim;
 #[allow(dead_code)]
-mod state;
-#[allow(dead_code)]
-mod write;
-#[allow(dead_code)]
-mod catalogue;
-#[allow(dead_code)]
-mod evict;
-#[allow(dead_code)]
 mod recover;
+pub(crate) mod refill;
+#[allow(dead_code)]
+mod rights;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 #[allow(dead_code)]
 mod small;
 #[allow(dead_code)]
-mod verify;
-mod cleaning;
-pub(crate) mod lent;
-pub(crate) mod refill;
+mod space;
+#[allow(dead_code)]
+mod state;
 pub(crate) mod tier;
+#[allow(dead_code)]
+mod verify;
 mod volume;
+#[allow(dead_code)]
+mod words;
+#[allow(dead_code)]
+mod write;
 pub(crate) mod writer;
-#[cfg(all(test, feature = "shuttle"))]
-mod schedules;
-pub mod policy;
 
 use std::ops::RangeInclusive;
 

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use crate::cached_file::CachedFile;
 use crate::clock::{Clock, Tick};
 use crate::config::CacheConfig;
+use crate::disk::backlog::Backlog;
 use crate::disk::refill::Refill;
 use crate::disk::tier::DiskTier;
 use crate::disk::writer::Quota;
@@ -60,6 +61,7 @@ pub(crate) struct Engine {
     pub(crate) identity: Identity,
     /// Bytes of the memory that may wait for the disk.
     pub(crate) quota: Arc<Quota>,
+    pub(crate) backlog: Backlog,
     pub(crate) refill: Refill,
     idle: Duration,
     files: DashMap<FileKey, Arc<FileBlocks>>,
@@ -95,6 +97,7 @@ impl Engine {
             disk,
             identity: fs.identity(),
             quota: Quota::new(queued),
+            backlog: Backlog::default(),
             refill: Refill::default(),
             idle: config.idle,
             files: DashMap::new(),

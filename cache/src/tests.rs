@@ -1,6 +1,7 @@
 //! Tests of the whole cache over a filesystem in memory with faults.
 
 mod data;
+mod disk;
 mod metadata;
 mod model;
 

@@ -97,7 +97,8 @@ impl Claim {
         };
         let Some(data) = fetch(blocks, &range).await else { return };
         let (counted, bytes) = (engine.clone(), range.end - range.start);
-        self.fill(&engine.quota, data, move |written| {
+        let Some(place) = engine.quota.take(bytes) else { return };
+        self.fill(place, data, move |written| {
             if written == Written::Yes {
                 counted.stats.disk_written.add(bytes);
                 counted.stats.disk_refetched.add(bytes);

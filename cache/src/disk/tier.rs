@@ -23,7 +23,7 @@ use super::parts::Parts;
 use super::small::SMALL;
 use super::state::UNIT;
 use super::volume::{Filling, Turn, Volume};
-use super::writer::{Quota, Writer};
+use super::writer::{Outstanding, Place, Writer};
 use crate::config::DiskConfig;
 use crate::stats::Counters;
 
@@ -79,7 +79,10 @@ impl DiskTier {
         let io = Engine::new(EngineConfig::default())?;
         let directories = Directory::open_all(config)?;
         if directories.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "expected at least one cache directory, found none"));
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "expected at least one cache directory, found none",
+            ));
         }
         let volume = |dir| Arc::new(Volume::new(dir, config.policy, io.clone()));
         let volumes: Vec<_> = directories.into_iter().map(volume).collect();
@@ -102,7 +105,8 @@ impl DiskTier {
         stats
     }
 
-    /// Waits until everything that has come from the store so far is on disk, or was given up.
+    /// Waits until everything that is being fetched is on disk, or was given up: what is fetched ahead of readers that
+    /// have gone is given up. Call it before a process ends, or what was read last is fetched again by the next one.
     ///
     /// # Cancellation
     /// Dropping the call changes nothing.
@@ -170,7 +174,13 @@ struct Handle {
 
 impl Handle {
     fn new(volume: &Arc<Volume>, key: Key, size: u64) -> Arc<Self> {
-        Arc::new(Handle { volume: volume.clone(), key, size, large: Mutex::default(), noted: Mutex::new(None) })
+        Arc::new(Handle {
+            volume: volume.clone(),
+            key,
+            size,
+            large: Mutex::default(),
+            noted: Mutex::new(None),
+        })
     }
 
     /// Its files, if they are open and in force.
@@ -269,10 +279,8 @@ pub(crate) enum Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
     Yes,
-    /// Too much was waiting already.
-    NoRoom,
-    /// The disk did not take them.
-    Failed,
+    /// The disk did not take them, or there is no room that they are worth.
+    No,
 }
 
 /// A stretch of one file: its bytes in a file of the cache, and where that begins in the object.
@@ -352,8 +360,7 @@ impl DiskObject {
         match &self.shape {
             Shape::Small(key) => {
                 // Part of it is not worth reading all: the reader will want the rest, and then it is in memory.
-                *range == (0..self.size)
-                    && self.volume.try_read_small(key, self.size, buf)
+                *range == (0..self.size) && self.volume.try_read_small(key, self.size, buf)
             }
             _ => self.stretches(range).iter().all(|stretch| stretch.handle.read_now(&stretch.own, buf)),
         }
@@ -463,13 +470,16 @@ impl DiskObject {
             return Segment::Bare(range);
         }
         match self.volume.claim_small(&key, self.size) {
-            Turn::Mine(filling) => {
-                Segment::Mine(Claim { object: self.clone(), range, held: Some(Held::Small(filling)) })
-            }
+            Turn::Mine(filling) => Segment::Mine(self.claimed(range, Held::Small(filling))),
             Turn::There => Segment::Resident(range),
             Turn::Theirs => Segment::Theirs(range),
             Turn::No => Segment::Bare(range),
         }
+    }
+
+    fn claimed(self: &Arc<Self>, range: Range<u64>, held: Held) -> Claim {
+        let _outstanding = self.tier.writer.expect();
+        Claim { object: self.clone(), range, held: Some(held), _outstanding }
     }
 
     fn plan_large(self: &Arc<Self>, large: &Arc<Large>, stretch: &Stretch, plan: &mut Vec<Segment>) {
@@ -490,8 +500,7 @@ impl DiskObject {
                     Claimed::Resident => Segment::Resident(range),
                     Claimed::Theirs(_) => Segment::Theirs(range),
                     Claimed::Mine => {
-                        let held = Some(Held::Large(large.clone(), piece.range));
-                        Segment::Mine(Claim { object: self.clone(), range, held })
+                        Segment::Mine(self.claimed(range, Held::Large(large.clone(), piece.range)))
                     }
                 }
             });
@@ -557,6 +566,7 @@ pub(crate) struct Claim {
     object: Arc<DiskObject>,
     range: Range<u64>,
     held: Option<Held>,
+    _outstanding: Outstanding,
 }
 
 #[derive(Debug)]
@@ -572,22 +582,13 @@ impl Claim {
         self.range.clone()
     }
 
-    /// Has `data`, all bytes of the range and proven, written behind the caller's back, within `quota`. `then` is told
-    /// what became of it, on whatever thread.
-    pub(crate) fn fill(
-        self,
-        quota: &Arc<Quota>,
-        data: Vec<Bytes>,
-        then: impl FnOnce(Written) + Send + 'static,
-    ) {
-        let Some(place) = quota.take(self.range.end - self.range.start) else {
-            drop(self);
-            return then(Written::NoRoom);
-        };
+    /// Has `data`, all bytes of the range and proven, written behind the caller's back; `place` is theirs until then.
+    /// `then` is told what became of it, on the thread that wrote.
+    pub(crate) fn fill(self, place: Place, data: Vec<Bytes>, then: impl FnOnce(Written) + Send + 'static) {
         let tier = self.object.tier.clone();
-        tier.writer.put(place, move || {
+        tier.writer.put(move || {
             let written = self.write(&data);
-            drop(data);
+            drop((data, place));
             then(written);
         });
     }
@@ -599,7 +600,7 @@ impl Claim {
             Some(Held::Large(large, own)) => large.fill(own.start, data),
             None => Ok(false),
         };
-        if matches!(kept, Ok(true)) { Written::Yes } else { Written::Failed }
+        if matches!(kept, Ok(true)) { Written::Yes } else { Written::No }
     }
 }
 

@@ -126,7 +126,9 @@ impl Volume {
                     Ok(Some(large)) => return Some(large),
                     Ok(None) => {
                         let entry = self.cat.index().entry(slot);
-                        entry.map(|entry| evict::discard(&self.cat, &entry, "its files are not what they were"));
+                        entry.map(|entry| {
+                            evict::discard(&self.cat, &entry, "its files are not what they were")
+                        });
                     }
                     Err(e) => {
                         tracing::debug!(error = %e, object = ?key, "a cached object cannot be opened");

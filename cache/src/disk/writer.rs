@@ -71,10 +71,11 @@ struct Pending {
     none: Notify,
 }
 
-/// One write that is not over yet.
-struct Guard(Arc<Pending>);
+/// Something that is being fetched to be written, or is being written.
+#[derive(Debug)]
+pub(crate) struct Outstanding(Arc<Pending>);
 
-impl Drop for Guard {
+impl Drop for Outstanding {
     fn drop(&mut self) {
         if self.0.writes.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.none.notify_waiters();
@@ -88,23 +89,27 @@ impl Writer {
         Writer { pool: BlockingPool::new(config), pending: Arc::default() }
     }
 
-    /// Has `write` carried out soon, in a place of somebody's quota, which it frees at its end.
-    pub(crate) fn put(&self, place: Place, write: impl FnOnce() + Send + 'static) {
+    /// Notes that something is on its way; until the result is dropped.
+    pub(crate) fn expect(&self) -> Outstanding {
         self.pending.writes.fetch_add(1, Ordering::AcqRel);
-        let guard = Guard(self.pending.clone());
+        Outstanding(self.pending.clone())
+    }
+
+    /// Has `write` carried out soon.
+    pub(crate) fn put(&self, write: impl FnOnce() + Send + 'static) {
+        let outstanding = self.expect();
         self.pool.detach("cache write", move || {
             write();
-            drop(place);
-            drop(guard);
+            drop(outstanding);
         });
     }
 
-    /// True if nothing waits to be written.
+    /// True if nothing is on its way.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.writes.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until everything put here so far is written.
+    /// Waits until nothing is on its way.
     pub(crate) async fn flush(&self) {
         loop {
             let none = self.pending.none.notified();
@@ -129,7 +134,10 @@ mod tests {
         let (writer, quota) = (Writer::new(), Quota::new(10));
         let (go, gate) = mpsc::channel::<()>();
         let place = quota.take(6).unwrap();
-        writer.put(place, move || gate.recv().unwrap());
+        writer.put(move || {
+            gate.recv().unwrap();
+            drop(place);
+        });
         assert!(quota.take(5).is_none() && !writer.is_idle());
         let rest = quota.take(4).unwrap();
         assert_eq!((quota.used(), quota.limit()), (10, 10));
@@ -140,7 +148,11 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), writer.flush()).await.unwrap();
         assert_eq!(quota.used(), 0);
         // One that panics is over as well.
-        writer.put(quota.take(10).unwrap(), || panic!("a write that fails in an unforeseen way"));
+        let place = quota.take(10).unwrap();
+        writer.put(move || {
+            let _place = place;
+            panic!("a write that fails in an unforeseen way");
+        });
         tokio::time::timeout(Duration::from_secs(20), writer.flush()).await.unwrap();
         assert_eq!(quota.used(), 0);
     }

@@ -289,7 +289,11 @@ impl FileBlocks {
                 })
             };
             let map = self.map.lock();
-            let behind = |e: &&Arc<Extent>| e.end() <= passed.end && e.is_consumed() && !others(e);
+            // While there is room, what is not on disk yet may wait for it.
+            let roomy = self.engine.memory.used() < self.engine.memory.limit() / 2;
+            let waits = |e: &Extent| roomy && e.is_waiting();
+            let behind =
+                |e: &&Arc<Extent>| e.end() <= passed.end && e.is_consumed() && !others(e) && !waits(e);
             let gone = map.landed(passed.clone()).filter(behind).cloned().collect();
             // What was read while the rest of its request was still on its way is looked at again.
             streams[i].dropped = map.first_flying(passed.clone()).unwrap_or(passed.end);

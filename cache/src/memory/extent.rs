@@ -58,6 +58,8 @@ pub(crate) struct Extent {
     unread: AtomicBool,
     /// The disk tier has its bytes too.
     backed: AtomicBool,
+    /// It waits for its turn to be written there.
+    waiting: AtomicBool,
     /// How often it was read again after having been read, up to 3.
     heat: AtomicU8,
     /// Bytes from the start up to which it was read.
@@ -96,6 +98,7 @@ impl Extent {
             tag,
             unread: AtomicBool::new(tag.purpose != Purpose::Demand),
             backed: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
             heat: AtomicU8::new(0),
             read_to: AtomicU32::new(0),
             used_at: AtomicU64::new(now.0),
@@ -168,6 +171,15 @@ impl Extent {
         self.backed.store(true, Ordering::Relaxed);
     }
 
+    /// Notes whether it waits for its turn to be written to disk.
+    pub(crate) fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_backed(&self) -> bool {
         self.backed.load(Ordering::Relaxed)
     }
@@ -237,7 +249,10 @@ impl Filler {
     /// Gives the extent memory that is filled already, with exactly its bytes. Not visible before
     /// [`Filler::publish`].
     pub(crate) fn attach_full(&mut self, buffer: Buffer, charge: Charge) {
-        assert!(buffer.len() == self.extent.len as usize && self.at == 0, "the buffer has what the extent needs");
+        assert!(
+            buffer.len() == self.extent.len as usize && self.at == 0,
+            "the buffer has what the extent needs"
+        );
         let ptr = NonNull::from(&buffer[..]).cast();
         let fresh = self.extent.memory.set(Filled { ptr, _buffer: buffer }).is_ok();
         assert!(fresh, "an extent gets its memory once");

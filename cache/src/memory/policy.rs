@@ -79,12 +79,7 @@ impl Policy {
     }
 
     /// The next one of the others.
-    fn unbacked(
-        &mut self,
-        room_for: For,
-        now: Tick,
-        id: impl Fn(&Extent) -> u64,
-    ) -> Option<Arc<Extent>> {
+    fn unbacked(&mut self, room_for: For, now: Tick, id: impl Fn(&Extent) -> u64) -> Option<Arc<Extent>> {
         let mut spared = 0;
         loop {
             let from_small = !self.small.is_empty()

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use nearfs_backends::{ErrorKind, Result, Retry};
 
@@ -14,8 +13,7 @@ use super::extent::{Extent, Filler};
 use super::fetch::{Grant, Turn};
 use super::flight::Flight;
 use crate::budget::Charge;
-use crate::disk::refill::Piece;
-use crate::disk::tier::{Claim, DiskObject, Segment, Written};
+use crate::disk::tier::{Claim, DiskObject, Segment};
 
 /// Looks at the disk without getting any farther, after which the store is asked for the rest.
 const PATIENCE: u32 = 8;
@@ -74,7 +72,7 @@ impl Carrier<'_> {
                         let range = claim.range();
                         self.from_store(range.clone()).await?;
                         at = range.end;
-                        self.hand_over(claim, range);
+                        self.hand_over(claim);
                     }
                     Segment::Theirs(range) => {
                         self.turn = None;
@@ -188,33 +186,9 @@ impl Carrier<'_> {
     }
 
     /// Hands what has come from the store over to be written to disk.
-    fn hand_over(&self, claim: Claim, range: Range<u64>) {
+    fn hand_over(&self, claim: Claim) {
         let touched: Vec<Arc<Extent>> =
-            self.fillers[self.touched(&range)].iter().map(|f| f.extent().clone()).collect();
-        let data: Vec<Bytes> = touched
-            .iter()
-            .map(|extent| extent.slice(range.start.max(extent.start), range.end.min(extent.end())))
-            .collect();
-        let blocks = Arc::clone(self.blocks);
-        let quota = &self.blocks.engine.quota;
-        claim.fill(quota, data, move |written| {
-            let (engine, bytes) = (&blocks.engine, range.end - range.start);
-            match written {
-                Written::Yes => {
-                    engine.stats.disk_written.add(bytes);
-                    let whole = |e: &&Arc<Extent>| range.start <= e.start && e.end() <= range.end;
-                    touched.iter().filter(whole).for_each(|extent| extent.set_backed());
-                }
-                Written::NoRoom => {
-                    engine.stats.disk_dropped.add(bytes);
-                    engine.refill.push(Piece {
-                        path: blocks.path.clone(),
-                        metadata: blocks.metadata.clone(),
-                        range,
-                    });
-                }
-                Written::Failed => engine.stats.disk_dropped.add(bytes),
-            }
-        });
+            self.fillers[self.touched(&claim.range())].iter().map(|f| f.extent().clone()).collect();
+        self.blocks.engine.backlog.deliver(self.blocks, claim, &touched);
     }
 }

@@ -58,8 +58,7 @@ impl FileBlocks {
                 let phase = stream.phase;
                 let most =
                     |gap: &Range<u64>| gap.start..gap.end.min(window::cut(gap.start, MAX_EXTENT, phase));
-                stream.planned =
-                    self.fetch_ahead(from..stretch.min(end), most, Purpose::Ahead, phase)?;
+                stream.planned = self.fetch_ahead(from..stretch.min(end), most, Purpose::Ahead, phase)?;
                 continue;
             }
             // A request for less than a part is only made where the stream ends.

@@ -181,6 +181,11 @@ fn fill(engine: &Arc<Engine>, habit: &mut Habit, listing: &Listing) {
         if let Some(path) = habit.dir.join(&entry.name).ok().filter(|_| wanted)
             && let Some(blocks) = engine.untouched(&path, metadata)
         {
+            if blocks.is_on_disk() {
+                engine.forget_if_unused(&blocks);
+                habit.next += 1;
+                continue;
+            }
             let whole = 0..metadata.size;
             match blocks.fetch_ahead(whole, Clone::clone, Purpose::Sibling, 0) {
                 Some(_) => engine.memory.sibling_coming(metadata.size),
