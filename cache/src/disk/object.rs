@@ -536,3 +536,6 @@ fn read_exactly(file: impl AsFd, mut buf: &mut [u8], mut offset: u64) -> io::Res
     }
     Ok(())
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
