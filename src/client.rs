@@ -3,17 +3,19 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use nearfs_backends::layer::PrefixLayer;
 use nearfs_backends::{
     Error, ErrorKind, File, FileSystem, FsPath, ListOptions, OpenOptions, Registry, Result, StoreUrl,
 };
-use nearfs_cache::CachedFileSystem;
+use nearfs_cache::{CachedFileSystem, DiskConfig, DiskTier};
 use parking_lot::Mutex;
 
 use crate::builder::ClientBuilder;
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, StorePlan};
+use crate::disk::{self, Disk};
 use crate::runtime::spawner;
 use crate::stack;
 
@@ -37,6 +39,7 @@ struct Inner {
     config: Config,
     registry: Registry,
     stores: Mutex<HashMap<String, Arc<dyn FileSystem>>>,
+    disk: Disk,
 }
 
 impl Client {
@@ -59,12 +62,55 @@ impl Client {
     }
 
     pub(crate) fn assemble(config: Config, registry: Registry) -> Self {
-        Client(Arc::new(Inner { config, registry, stores: Mutex::default() }))
+        Client(Arc::new(Inner { config, registry, stores: Mutex::default(), disk: Disk::default() }))
     }
 
     /// The settings it works with.
     pub fn config(&self) -> &Config {
         &self.0.config
+    }
+
+    /// What the settings say of the cache on disk; `None` if nothing is to be kept there.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a bad value in the environment.
+    pub fn disk_config(&self) -> Result<Option<DiskConfig>> {
+        disk::disk_config(self.config())
+    }
+
+    /// The cache on disk, shared by all stores of this client and, live, by every process that uses the directory. It
+    /// is opened when the first remote store is, or now; `None` if nothing is to be kept on disk, or nothing can be.
+    ///
+    /// # Errors
+    /// If somebody named the directory: `PermissionDenied`, `InvalidInput`, `NoSpace` and what else opening meets. A
+    /// default directory that cannot be used is one warning, and `None`.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves the opening to the next caller.
+    pub async fn disk_tier(&self) -> Result<Option<Arc<DiskTier>>> {
+        let this = self.clone();
+        spawner()?.run(async move { this.0.disk.get(&this.0.config).await }).await
+    }
+
+    /// Waits until what was fetched so far is in the cache on disk (or could not be), `patience` at most: for programs
+    /// that end, and want to find it there the next time. Returns at once if nothing is kept on disk.
+    ///
+    /// # Cancellation
+    /// Dropping the future changes nothing.
+    pub async fn flush(&self, patience: Duration) {
+        let Some(tier) = self.0.disk.opened().cloned() else { return };
+        let Ok(spawner) = spawner() else { return };
+        let flushed = async move {
+            // Out of patience: the rest is fetched again one day.
+            let _ = tokio::time::timeout(patience, tier.flush()).await;
+            Ok(())
+        };
+        let _ = spawner.run(flushed).await;
+    }
+
+    /// The tier for `fs`: local stores are read where they are.
+    async fn disk_for(&self, fs: &Arc<dyn FileSystem>) -> Result<Option<Arc<DiskTier>>> {
+        if fs.capabilities().remote { self.0.disk.get(&self.0.config).await } else { Ok(None) }
     }
 
     pub(crate) fn registry(&self) -> &Registry {
@@ -110,7 +156,7 @@ impl Client {
     }
 
     async fn locate_here(&self, url: &StoreUrl) -> Result<(Arc<dyn FileSystem>, FsPath)> {
-        let Inner { config, registry, stores } = &*self.0;
+        let Inner { config, registry, stores, .. } = &*self.0;
         let plan = config.store_plan(url, spawner()?)?;
         // Sections may give places of one store different settings: those do not share a cache.
         let key = format!("{} {:?}", url.root(), plan.settings);
@@ -120,7 +166,11 @@ impl Client {
             // The system resolves links and `..` on the way to a local place, also when the disk is known already.
             _ => {
                 let (fs, path) = registry.resolve(url, &plan.options).await?;
-                (known.map_or_else(|| stack::for_programs(fs, &plan), Ok)?, path)
+                let fs = match known {
+                    Some(known) => known,
+                    None => self.for_programs(fs, &plan).await?,
+                };
+                (fs, path)
             }
         };
         let mut stores = stores.lock();
@@ -131,8 +181,13 @@ impl Client {
         Ok((stores.entry(key).or_insert(root).clone(), path))
     }
 
-    /// The place that `url` names as a filesystem of its own, to be mounted: its cache is shared with nothing else and
-    /// may use `share` (above 0, at most 1) of the memory budget.
+    async fn for_programs(&self, fs: Arc<dyn FileSystem>, plan: &StorePlan) -> Result<Arc<dyn FileSystem>> {
+        let disk = self.disk_for(&fs).await?;
+        stack::for_programs(fs, plan, disk)
+    }
+
+    /// The place that `url` names as a filesystem of its own, to be mounted: its memory is shared with nothing else and
+    /// may use `share` (above 0, at most 1) of the memory budget. The cache on disk is the one of this client.
     ///
     /// The store is asked for the first entry, so that wrong names and credentials show here and not later. Being
     /// refused the right to list is accepted: files may still be readable by name.
@@ -159,7 +214,8 @@ impl Client {
                     Some(Err(e)) => return Err(e),
                     _ => {}
                 }
-                stack::cached(fs, &plan, share)
+                let disk = this.disk_for(&fs).await?;
+                stack::cached(fs, &plan, share, disk)
             })
             .await
     }

@@ -29,6 +29,7 @@ pub mod blocking;
 mod builder;
 mod client;
 pub mod config;
+mod disk;
 mod inspect;
 pub mod manual;
 mod runtime;
@@ -52,6 +53,14 @@ pub use nearfs_backends::CredentialInfo;
 
 /// Memory filesystem, for tests and as scratch space.
 pub use nearfs_backends::MemoryFileSystem;
+
+/// The cache: what it did, and its directories on disk.
+pub mod cache {
+    pub use nearfs_cache::{
+        CacheStats, Checked, DirectoryStatus, DiskConfig, DiskSize, DiskStats, DiskTier, Pinned, PolicyKind,
+        Removed,
+    };
+}
 
 /// The mount, for programs that show a filesystem as a directory themselves.
 pub mod mount {

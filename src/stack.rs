@@ -5,8 +5,8 @@
 //!      |                                              |
 //!   SpawnedLayer         runs calls on our runtime    |
 //!      |  .-------------------------------------------'
-//!   CachedFileSystem     remote: lifetimes, memory, single flight, prefetch (for programs, local and memory stores
-//!      |                 are not cached: the system does that)
+//!   CachedFileSystem     remote: lifetimes, memory, disk, single flight, prefetch (for programs, local and memory
+//!      |                 stores are not cached: the system does that; nobody keeps them on disk a second time)
 //!   TracingLayer         a span for every call, a warning for slow ones: what callers see of the store
 //!   MetricsLayer         counts, bytes and times of what callers get, retries included
 //!   TimeoutLayer         the deadline: whatever happens below, a call ends by then
@@ -27,7 +27,7 @@ use nearfs_backends::layer::{
     TimeoutLayer, TracingConfig, TracingLayer,
 };
 use nearfs_backends::{FileSystem, Result};
-use nearfs_cache::{CacheConfig, CachedFileSystem, Lifetime, memory_limit};
+use nearfs_cache::{CacheConfig, CachedFileSystem, DiskTier, Lifetime, memory_limit};
 
 use crate::config::{Settings, StorePlan};
 
@@ -51,8 +51,13 @@ pub(crate) fn dependable(store: Arc<dyn FileSystem>, plan: &StorePlan) -> Result
     Ok(Arc::new(TracingLayer::new(fs, TracingConfig::default())))
 }
 
-/// The cache over `fs`, with `share` of the memory budget.
-pub(crate) fn cached(fs: Arc<dyn FileSystem>, plan: &StorePlan, share: f64) -> Result<Arc<CachedFileSystem>> {
+/// The cache over `fs`, with `share` of the memory budget, and `disk` for what memory does not hold.
+pub(crate) fn cached(
+    fs: Arc<dyn FileSystem>,
+    plan: &StorePlan,
+    share: f64,
+    disk: Option<Arc<DiskTier>>,
+) -> Result<Arc<CachedFileSystem>> {
     let settings = &plan.settings;
     let mut config = CacheConfig {
         metadata_ttl: lifetime(settings.metadata_ttl),
@@ -65,18 +70,22 @@ pub(crate) fn cached(fs: Arc<dyn FileSystem>, plan: &StorePlan, share: f64) -> R
         config.memory = size.of(memory_limit());
     }
     config.memory = ((config.memory as f64 * share) as u64).max(LEAST_MEMORY);
-    Ok(CachedFileSystem::new(fs, config, plan.options.spawner.clone()))
+    Ok(CachedFileSystem::with_disk(fs, config, disk, plan.options.spawner.clone()))
 }
 
 /// What programs and commands use, from any executor: remote stores cached, local and memory stores as they are.
 ///
 /// # Errors
 /// As [`dependable`].
-pub(crate) fn for_programs(store: Arc<dyn FileSystem>, plan: &StorePlan) -> Result<Arc<dyn FileSystem>> {
+pub(crate) fn for_programs(
+    store: Arc<dyn FileSystem>,
+    plan: &StorePlan,
+    disk: Option<Arc<DiskTier>>,
+) -> Result<Arc<dyn FileSystem>> {
     let remote = store.capabilities().remote;
     let mut fs = dependable(store, plan)?;
     if remote {
-        fs = cached(fs, plan, 1.0)?;
+        fs = cached(fs, plan, 1.0, disk)?;
     }
     Ok(Arc::new(SpawnedLayer::new(fs, plan.options.spawner.clone())))
 }

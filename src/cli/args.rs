@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use nearfs::config::Config;
 
-use super::{cat, completions, config, cp, doctor, du, find, head, ls, mount, mounts, stat, stats, unmount};
+use super::{
+    cache, cat, completions, config, cp, doctor, du, find, head, ls, mount, mounts, stat, stats, unmount,
+};
 
 /// Object storage as one filesystem, read at local-disk speed.
 ///
@@ -148,6 +150,7 @@ pub(crate) enum Command {
     Cp(cp::CpArgs),
     Find(find::FindArgs),
     Du(du::DuArgs),
+    Cache(cache::CacheArgs),
     Config(config::ConfigArgs),
     Doctor(doctor::DoctorArgs),
     Completions(completions::CompletionsArgs),

@@ -1,5 +1,6 @@
 //! `nearfs doctor`: what this machine and a store allow, and what to do about what they do not.
 
+mod cache;
 mod store;
 mod system;
 
@@ -70,7 +71,13 @@ impl Finding {
 
 pub(crate) async fn run(ctx: &Context, args: DoctorArgs) -> Outcome {
     let config = ctx.client.config().settings(None)?;
-    let local = tokio::task::spawn_blocking(move || system::check(&config)).await;
+    let disk = ctx.client.disk_config()?;
+    let local = tokio::task::spawn_blocking(move || {
+        let mut findings = system::check(&config);
+        findings.extend(cache::check(disk.as_ref()));
+        findings
+    });
+    let local = local.await;
     let mut findings =
         local.unwrap_or_else(|e| vec![Finding::attention("doctor", format!("checking panicked: {e}"))]);
     findings.extend(configuration(ctx));

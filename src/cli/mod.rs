@@ -1,6 +1,7 @@
 //! The command line: one command a file. Each takes what was typed (its `…Args`) and works out what it means.
 
 mod args;
+mod cache;
 mod cat;
 mod completions;
 mod config;
@@ -25,11 +26,15 @@ mod telemetry;
 mod unmount;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use args::{Cli, Command};
 use context::Context;
 use diagnostics::{DONE, FAILED, Failure, INTERRUPTED, MOUNT_FAILED, Outcome};
 use expand::{Parsed, Refused};
+
+/// How long a command that is done may take to put what it fetched into the cache.
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// Everything between the process's start and its exit code.
 pub(crate) fn main() -> ExitCode {
@@ -99,12 +104,19 @@ fn run(parsed: Parsed) -> u8 {
 
 async fn dispatch(ctx: Context, command: Command) -> Outcome {
     let interrupt = ctx.interrupt.clone();
+    let client = ctx.client.clone();
     // Copies stop by themselves, so that nothing half-done stays.
     if let Command::Cp(args) = command {
-        return cp::run(&ctx, args).await;
+        let outcome = cp::run(&ctx, args).await;
+        drop(ctx);
+        tokio::select! {
+            () = client.flush(SETTLE) => {}
+            () = interrupt.cancelled() => {}
+        }
+        return outcome;
     }
-    let work = async {
-        match command {
+    let work = async move {
+        let outcome = match command {
             Command::Mount(_) | Command::Cp(_) => {
                 Err(Failure::plain("not a command of this place; this is a bug"))
             }
@@ -117,10 +129,15 @@ async fn dispatch(ctx: Context, command: Command) -> Outcome {
             Command::Head(args) => head::run(&ctx, args).await,
             Command::Find(args) => find::run(&ctx, args).await,
             Command::Du(args) => du::run(&ctx, args).await,
+            Command::Cache(args) => cache::run(&ctx, args).await,
             Command::Config(args) => config::run(&ctx, args).await,
             Command::Doctor(args) => doctor::run(&ctx, args).await,
             Command::Completions(args) => completions::run(&ctx, args).await,
-        }
+        };
+        // Who reads standard output has all of it by now and shall not wait for the disk.
+        drop(ctx);
+        client.flush(SETTLE).await;
+        outcome
     };
     tokio::select! {
         outcome = work => outcome,

@@ -126,7 +126,7 @@ pub(crate) fn run(global: &Global, args: &MountArgs, fake: bool) -> Outcome {
     if !global.quiet {
         note(plan.ready_line(&session));
     }
-    serve::until_stopped(session)
+    serve::until_stopped(session, || plan.settle())
 }
 
 /// The child's part.
@@ -155,7 +155,7 @@ fn in_background(global: &Global, plan: Plan, parent: Parent) -> Outcome {
         serve::stop(&session)?;
         return Ok(DONE);
     }
-    serve::until_stopped(session)
+    serve::until_stopped(session, || plan.settle())
 }
 
 /// Hands `failure` to whoever prints it.

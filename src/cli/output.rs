@@ -33,11 +33,21 @@ pub(crate) fn channel() -> (Output, Writer) {
 }
 
 impl Writer {
-    /// Writes until every [`Output`] is gone.
+    /// Writes until every [`Output`] is gone, then closes standard output, so that its reader sees the end however long
+    /// the process goes on.
     ///
     /// # Errors
     /// The failure of the first write that fails; a broken pipe is none, it only ends the writing.
-    pub(crate) fn run(mut self) -> std::io::Result<()> {
+    pub(crate) fn run(self) -> std::io::Result<()> {
+        let written = self.write();
+        // The number stays taken: what is opened later must not become standard output.
+        if let Ok(nowhere) = File::options().write(true).open("/dev/null") {
+            let _ = rustix::stdio::dup2_stdout(&nowhere);
+        }
+        written
+    }
+
+    fn write(mut self) -> std::io::Result<()> {
         // Straight to the descriptor: std's own buffer would look for lines in gigabytes of data.
         let mut stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
         let mut gathered: Vec<u8> = Vec::new();

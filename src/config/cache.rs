@@ -8,7 +8,7 @@ use super::settings::bad;
 use super::size::Size;
 
 /// Least disk space that is worth a cache, in bytes: the files that describe it take some of it.
-const LEAST_SIZE: u64 = 16 << 20;
+pub const LEAST_CACHE: u64 = 16 << 20;
 /// Most directories.
 const MAX_DIRS: usize = 64;
 
@@ -63,8 +63,8 @@ fn parse_dir(text: &str) -> Result<PathBuf> {
 /// A limit; `0` = no cache on disk.
 pub(super) fn parse_size(text: &str) -> Result<Option<Size>> {
     match text.trim().parse()? {
-        Size::Bytes(n) if n > 0 && n < LEAST_SIZE => {
-            let expected = format!("`0` (nothing is kept on disk) or at least {}", Size::Bytes(LEAST_SIZE));
+        Size::Bytes(n) if n > 0 && n < LEAST_CACHE => {
+            let expected = format!("`0` (nothing is kept on disk) or at least {}", Size::Bytes(LEAST_CACHE));
             Err(bad(text, &expected))
         }
         size => Ok(Some(size)),

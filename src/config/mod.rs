@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use nearfs_backends::{Error, Result};
 pub use nearfs_cache::PolicyKind;
 
+pub use cache::LEAST_CACHE;
 pub use env::Environment;
 use file::ConfigFile;
 pub use origin::{Entry, Origin};

@@ -1,5 +1,6 @@
 //! The real command against the lab: every verb, every refusal, every exit code.
 
+mod caching;
 mod copying;
 mod doctor;
 mod harness;

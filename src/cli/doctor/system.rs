@@ -167,7 +167,8 @@ fn engine() -> Finding {
             match report.engine {
                 nearfs_backends::io::EngineChoice::Uring => Finding::ok("local reads", report.reason.clone()),
                 _ => Finding::note("local reads", report.reason.clone())
-                    .means("local files are read by threads instead, with the same results"),
+                    .means("local files and the cache are read by threads instead: the same results for some more CPU time")
+                    .advise("allow io_uring (`kernel.io_uring_disabled`, the seccomp profile of the container)"),
             }
         }
         Err(e) => Finding::attention("local reads", e.to_string()),

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nearfs::config::{Config, OpenMode, Settings};
 use nearfs::mount::{self, Mount, MountOptions, MountSession, Tree};
@@ -15,6 +16,9 @@ use crate::cli::diagnostics::{Failure, Outcome};
 use crate::cli::output::escaped;
 use crate::cli::place::shown;
 use crate::cli::telemetry;
+
+/// How long a mount that ends may take to put what it fetched into the cache.
+const SETTLE: Duration = Duration::from_secs(3);
 
 /// Names in one map.
 const MAX_NAMES: usize = 1024;
@@ -68,6 +72,18 @@ impl Plan {
             Some(_) => Failure::from(e),
             None => Failure::about(format!("`{}`", self.dir.display()), &e),
         })
+    }
+
+    /// Lets what was fetched last reach the cache on disk, before the process ends.
+    pub(super) fn settle(&self) {
+        let client = self.client.clone();
+        let flushed = nearfs::blocking::wait(async move {
+            client.flush(SETTLE).await;
+            Ok(())
+        });
+        if let Err(error) = flushed {
+            tracing::debug!(error = %error.chain(), "what was fetched last may not be in the cache");
+        }
     }
 
     fn tree(&self) -> Outcome<Tree> {

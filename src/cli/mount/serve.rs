@@ -16,8 +16,9 @@ enum Event {
     Stopped(nearfs::Result<()>),
 }
 
-/// Waits for the end: an ordered stop at the first SIGTERM, SIGINT or SIGHUP, at once at the second.
-pub(super) fn until_stopped(session: MountSession) -> Outcome {
+/// Waits for the end: an ordered stop at the first SIGTERM, SIGINT or SIGHUP, at once at the second. After an end in
+/// order `settle` is called.
+pub(super) fn until_stopped(session: MountSession, settle: impl FnOnce()) -> Outcome {
     let session = Arc::new(session);
     let (tx, rx) = mpsc::channel();
     watch_signals(tx.clone())?;
@@ -29,10 +30,12 @@ pub(super) fn until_stopped(session: MountSession) -> Outcome {
     loop {
         match rx.recv() {
             Ok(Event::Ended(result)) => {
+                settle();
                 result?;
                 return Ok(DONE);
             }
             Ok(Event::Stopped(result)) => {
+                settle();
                 result?;
                 return Ok(DONE);
             }
