@@ -105,9 +105,15 @@ impl Catalogue {
         self.dir.space().release(bytes);
     }
 
-    /// Notes that an object was removed because the disk did not have what the index said.
-    pub(crate) fn count_wrong(&self) {
-        self.wrong.fetch_add(1, Ordering::Relaxed);
+    /// Notes that an object was removed because the disk did not have what the index said. There may be very many (a
+    /// directory was removed), so fewer and fewer of them are worth a warning.
+    pub(crate) fn count_wrong(&self, key: &Key, why: &str) {
+        let count = self.wrong.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_power_of_two() {
+            tracing::warn!(object = ?key, count, "a cached object was removed and will be fetched again: {why}");
+        } else {
+            tracing::debug!(object = ?key, count, "a cached object was removed and will be fetched again: {why}");
+        }
     }
 
     /// Objects removed, in this process, because the disk did not have what the index said.
@@ -182,28 +188,18 @@ impl Host for Catalogue {
     }
 
     fn lend(&self, bytes: u64) -> Option<Box<dyn Send + Sync>> {
-        let lent = LentBytes { dir: self.dir.clone(), bytes };
-        if !lent.dir.space().count_lent(bytes) {
-            std::mem::forget(lent);
-            return None;
-        }
-        Some(Box::new(lent))
+        Some(Box::new(self.dir.space().lend(bytes)?))
+    }
+
+    fn count_wrong(&self, key: &Key, why: &str) {
+        Catalogue::count_wrong(self, key, why);
     }
 
     fn failed(&self, error: &io::Error) {
-        self.dir.failed(error);
-    }
-}
-
-/// Counts as lent until it is dropped.
-struct LentBytes {
-    dir: Arc<Directory>,
-    bytes: u64,
-}
-
-impl Drop for LentBytes {
-    fn drop(&mut self) {
-        self.dir.space().uncount_lent(self.bytes);
+        // Directories that somebody removed are not a disk that fails: once they are there again, all is well.
+        if !self.dir.renew().is_ok_and(|renewed| renewed > 0) {
+            self.dir.failed(error);
+        }
     }
 }
 
@@ -211,3 +207,6 @@ impl Drop for LentBytes {
 fn seconds() -> u32 {
     rustix::time::clock_gettime(ClockId::RealtimeCoarse).tv_sec as u32
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(super) mod fixture;

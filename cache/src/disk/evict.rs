@@ -10,10 +10,10 @@ use super::host::Host;
 use super::index::{Claimed, Entry, SlotRef};
 use super::key::Key;
 use super::locks::{self, Lock};
+use super::object::{self, Large};
 use super::policy::{Access, Choice, SAMPLE, choose};
 use super::process::Owner;
 use super::small::remove_name;
-use super::object::{self, Large};
 
 /// A large object with more than this resident loses parts of it, at most so many bytes at once.
 const PIECES: u64 = 64 << 20;
@@ -149,8 +149,7 @@ pub(crate) fn remove(cat: &Catalogue, entry: &Entry) -> Option<u64> {
 /// Removes what the index says of `entry` because the disk has something else. True if this call did it.
 pub(crate) fn discard(cat: &Catalogue, entry: &Entry, why: &str) -> bool {
     let Some(at) = cat.index().begin_removal(entry.at, cat.me()) else { return false };
-    cat.count_wrong();
-    tracing::warn!(object = ?entry.key, "a cached object was removed and will be fetched again: {why}");
+    cat.count_wrong(&entry.key, why);
     finish(cat, entry.at, at, &entry.key, entry.has_state(), false).is_some()
 }
 

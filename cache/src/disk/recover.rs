@@ -60,8 +60,16 @@ impl Janitor {
         if pass.gone || cat.me() == Owner::NO_SLOT || !cat.dir().writable() {
             return pass;
         }
+        if let Err(e) = cat.dir().renew() {
+            tracing::debug!(error = %e, "removed directories of the cache cannot be made anew");
+        }
         cat.dir().space().reap();
         pass.undone = self.undo(cat);
+        // The limit was lowered, or others filled the disk: nothing new has to arrive for us to give way.
+        let wanted = cat.dir().space().wanted(0);
+        if wanted > 0 {
+            evict::make_room(cat, wanted, None);
+        }
         pass.files = clear_fan(cat, self.fan).unwrap_or_else(|e| {
             tracing::debug!(directory = self.fan, error = %e, "cannot look for leftovers");
             Files::default()
@@ -97,13 +105,14 @@ pub(crate) fn clear_fan(cat: &Catalogue, number: u8) -> io::Result<Files> {
         if name == b"." || name == b".." {
             continue;
         }
+        let directory = entry.file_type() == FileType::Directory;
         match key_of(name) {
-            Some(key) if key.bucket() == number => {
+            Some(key) if key.bucket() == number && !directory => {
                 if !cat.index().knows(&key) && remove_orphan(cat, &key) {
                     files.orphans += 1;
                 }
             }
-            _ if name.starts_with(TEMPORARY.as_bytes()) && entry.file_type() != FileType::Directory => {
+            _ if name.starts_with(TEMPORARY.as_bytes()) && !directory => {
                 files.orphans += u64::from(remove_temporary(fan, entry.file_name())?);
             }
             _ => files.foreign += 1,

@@ -146,9 +146,13 @@ fn failed(e: Errno, effort: Effort) -> Outcome {
     match e {
         Errno::AGAIN if effort == Effort::Instant => Outcome::Later,
         // The call is not there or not allowed: this way there is never an answer, the other one may have it.
-        Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL if effort == Effort::Instant => Outcome::Later,
+        Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL if effort == Effort::Instant => {
+            Outcome::Later
+        }
         Errno::NOENT => Outcome::Wrong("its file is missing"),
-        Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO => Outcome::Wrong("another file has its name"),
+        Errno::LOOP | Errno::NOTDIR | Errno::ISDIR | Errno::NXIO => {
+            Outcome::Wrong("another file has its name")
+        }
         Errno::IO | Errno::NODATA | Errno::UCLEAN => Outcome::Wrong("the disk cannot read it"),
         _ => Outcome::Unclear,
     }
@@ -177,7 +181,9 @@ fn pread(file: &File, len: usize, into: &mut Buffer, effort: Effort) -> Result<b
         let space = &mut into.spare_mut()[..len - at];
         let n = match effort {
             Effort::Instant => pread_cached(file, space, at as u64),
-            Effort::Full | Effort::Proof => rustix::io::pread(file, space, at as u64).map(|(read, _)| read.len()),
+            Effort::Full | Effort::Proof => {
+                rustix::io::pread(file, space, at as u64).map(|(read, _)| read.len())
+            }
         };
         match n {
             Ok(0) => return Ok(false),
@@ -261,7 +267,11 @@ impl Drop for Filling<'_> {
 fn write(cat: &Catalogue, key: &Key, data: &[Bytes]) -> io::Result<Facts> {
     for _ in 0..3 {
         let objects = cat.objects(key)?;
-        let unnamed = Unnamed::create(objects, cat.rights())?;
+        let unnamed = match Unnamed::create(objects, cat.rights()) {
+            // Did somebody remove the directory? ext4 then says EPERM, others ENOENT.
+            Err(_) if cat.dir().renew()? > 0 => continue,
+            created => created?,
+        };
         let mut crc = 0;
         for piece in data {
             unnamed.file().write_all(piece)?;

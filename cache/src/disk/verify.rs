@@ -217,7 +217,9 @@ pub(crate) fn pin(cat: &Catalogue, key: &Key) -> Result<bool> {
         cat.index().clear_flags(entry.at, PINNED);
         return Err(Error::new(
             ErrorKind::NoSpace,
-            format!("expected at most {most} bytes pinned (half of the limit), found {pinned} with this object"),
+            format!(
+                "expected at most {most} bytes pinned (half of the limit), found {pinned} with this object"
+            ),
         )
         .with_context("hint", "unpin something, or raise --cache-size"));
     }
