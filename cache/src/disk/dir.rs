@@ -1,5 +1,7 @@
 //! [`Directory`]: one directory of the cache, as all of this process uses it.
 
+mod renew;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
