@@ -44,17 +44,13 @@ mod children;
 #[allow(dead_code)]
 mod claims;
 mod cleaning;
-#[allow(dead_code)]
 mod control;
-#[allow(dead_code)]
 mod dir;
 #[allow(dead_code)]
 mod direct;
 #[allow(dead_code)]
 mod evict;
-#[allow(dead_code)]
 mod formats;
-#[allow(dead_code)]
 mod health;
 #[allow(dead_code)]
 mod host;
@@ -67,7 +63,6 @@ mod lend;
 pub(crate) mod lent;
 #[allow(dead_code)]
 mod locks;
-#[allow(dead_code)]
 mod mapping;
 #[allow(dead_code)]
 mod object;
@@ -75,25 +70,20 @@ mod object;
 mod opened;
 #[allow(dead_code)]
 mod parts;
-#[allow(dead_code)]
 mod place;
 pub mod policy;
-#[allow(dead_code)]
 mod process;
-#[allow(dead_code)]
 mod publish;
 #[allow(dead_code)]
 mod reclaim;
 #[allow(dead_code)]
 mod recover;
 pub(crate) mod refill;
-#[allow(dead_code)]
 mod rights;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 #[allow(dead_code)]
 mod small;
-#[allow(dead_code)]
 mod space;
 #[allow(dead_code)]
 mod state;

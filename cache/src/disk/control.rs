@@ -1,4 +1,14 @@
 //! [`Control`]: the file that all processes of a directory count in, opened once in a process and never closed.
+//!
+//! 64-bit words of the header (4 KiB), by number; the rest is 0:
+//! ```text
+//!  0 mark   1 format version   2 slots of the index   3 bytes of one   4 inode of the index, 0 before it is made
+//!  8 limit, bytes   16 used, bytes   24 lent, bytes   32 logical clock, from 1
+//! 40 boot of the processes that have it open   48 process slots ever used
+//! ```
+//! The process table follows, 4096 slots of 8 words: 0 generation (16 bits) and bytes reserved (48), 1 process id in
+//! its own namespace, 2 generation and bytes lent. Locks: byte n of the file by the process of slot n, byte 2^20 by
+//! whoever opens the directory.
 
 use std::fmt;
 use std::fs::File;

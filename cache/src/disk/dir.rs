@@ -334,11 +334,6 @@ impl Directory {
         self.health.failed(e);
     }
 
-    /// Failures of writing so far, in this process.
-    pub(crate) fn failures(&self) -> u64 {
-        self.health.failures()
-    }
-
     /// Removes what older format versions left beside this directory and nobody uses. May take long.
     pub(crate) fn remove_older_formats(&self) {
         if let Some(parent) = self.path.parent() {

@@ -23,7 +23,6 @@ pub(crate) struct Health {
     quiet_until: AtomicU64,
     /// Writing is off for good: the directory was removed.
     gone: AtomicBool,
-    failures: AtomicU64,
 }
 
 impl Health {
@@ -34,7 +33,6 @@ impl Health {
             off_until: AtomicU64::new(0),
             quiet_until: AtomicU64::new(0),
             gone: AtomicBool::new(false),
-            failures: AtomicU64::new(0),
         }
     }
 
@@ -45,7 +43,6 @@ impl Health {
 
     /// Writing failed with `e`: nothing is written for 30 s, and at most every 5 minutes there is a warning.
     pub(crate) fn failed(&self, e: &io::Error) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
         self.off_until.fetch_max(self.clock.now().after(OFF).0, Ordering::Relaxed);
         if self.may_warn() {
             tracing::warn!(
@@ -68,11 +65,6 @@ impl Health {
 
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
-    }
-
-    /// Failures so far.
-    pub(crate) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
     }
 
     /// True for one caller in five minutes.
@@ -113,7 +105,6 @@ mod tests {
         clock.skip(QUIET);
         assert!(health.may_warn());
         assert!(!health.may_warn());
-        assert_eq!(health.failures(), 2);
         health.vanished();
         clock.skip(QUIET);
         assert!(!health.writable() && health.is_gone());

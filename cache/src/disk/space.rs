@@ -263,6 +263,7 @@ pub(crate) struct Reserved {
 
 impl Reserved {
     /// Bytes reserved.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -196,6 +196,10 @@ fn forks(args: &[String]) {
     assert!(reserved.is_some());
     assert_eq!(reap_child(pid), 0);
     assert!(!directory.is_alive(child), "gone with its process, at once");
+    // What the C library calls in a child where the kernel cannot empty memory on fork.
+    forget();
+    assert_ne!(directory.me(), parent);
+    assert!(!directory.is_alive(parent) && directory.is_alive(directory.me()));
     children::say("ok");
 }
 
