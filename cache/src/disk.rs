@@ -7,7 +7,8 @@
 //!   CACHEDIR.TAG             tells backup programs to leave this out
 //!   nearfs-v1/               this format; another format version has another directory
 //!     control                fixed size: a header of 4 KiB, then the process table, 4096 slots of 64 bytes
-//!     index                  fixed size: N slots of 128 bytes, then one bit a slot, set while it is in use
+//!     index                  fixed size: N slots of 128 bytes, then one bit a slot, set while it is in use, then
+//!                            16 KiB for what the eviction policy learned
 //!     objects/00 … ff/       <64 hex>: exactly the bytes of one object version (or of one part of a very large one)
 //!                            <64 hex>.s: which 64 KiB units of it are there, for objects above 1 MiB
 //! ```
@@ -52,6 +53,8 @@ mod direct;
 mod evict;
 mod formats;
 mod health;
+#[allow(dead_code)]
+mod files;
 #[allow(dead_code)]
 mod host;
 #[allow(dead_code)]

@@ -22,6 +22,8 @@ pub(crate) enum Claimed {
     Mine,
     /// Somebody alive is at it; perhaps another thread of this process.
     Theirs(Owner),
+    /// It is not there and cannot be filled by this process, which nobody could tell to be alive.
+    Refused,
 }
 
 /// A stretch of an object and what a claim of it came to.
@@ -37,6 +39,9 @@ impl<A: Words> State<'_, A> {
     pub(crate) fn claim(&self, unit: usize, me: Owner, alive: &mut dyn FnMut(Owner) -> bool) -> Claimed {
         if self.is_resident(unit) {
             return Claimed::Resident;
+        }
+        if me == Owner::NO_SLOT {
+            return Claimed::Refused;
         }
         if let Err(other) = self.seize(unit, me, alive) {
             // Filled meanwhile, and the claim just not given up yet?
@@ -57,7 +62,8 @@ impl<A: Words> State<'_, A> {
         me: Owner,
         alive: &mut dyn FnMut(Owner) -> bool,
     ) -> bool {
-        if self.seize(unit, me, alive).is_err() {
+        // Whoever took over the claim of somebody thought dead could fill what is being destroyed.
+        if me == Owner::NO_SLOT || self.seize(unit, me, alive).is_err() {
             return false;
         }
         let resident = self.is_resident(unit);

@@ -1,12 +1,14 @@
-//! Which descriptor to read a range with: through the page cache, or past it.
+//! Reads of large objects: through the page cache, or past it.
 //!
 //! Reading past the page cache saves a copy and leaves memory to others. But what was just written is still being
 //! written back, and a read past the page cache would have to wait for that: young ranges go through it.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearfs_backends::io::{Buffer, Source};
+use nearfs_backends::{ErrorKind, Result};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::time::ClockId;
 
@@ -20,13 +22,15 @@ const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
 /// What is asked of a read where the kernel does not say: no disk of today has larger sectors.
 const USUAL: Alignment = Alignment { memory: 4096, offset: 4096 };
 
+/// Longest read that is tried from the page cache before going past it, in bytes, as an engine does.
+const INLINE: usize = 1 << 20;
+
 /// How to read a range of an object.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Way<'a> {
-    /// Through the page cache: what is there may be copied at once.
+pub(super) enum Way<'a> {
+    /// Through the page cache.
     Cached(&'a Source),
-    /// Past the page cache. Always by the queue of an engine: trying without waiting does not work here. If it is
-    /// refused as invalid, say so by [`Large::refuse_direct`] and ask again.
+    /// Past the page cache. By the queue of an engine only: there is no trying without waiting.
     Direct(&'a Source),
 }
 
@@ -35,7 +39,7 @@ pub(crate) enum Way<'a> {
 pub(crate) struct Direct {
     source: Source,
     alignment: Alignment,
-    refused: std::sync::atomic::AtomicBool,
+    refused: AtomicBool,
 }
 
 /// What memory and offsets of direct reads must be multiples of, in bytes.
@@ -46,15 +50,49 @@ struct Alignment {
 }
 
 impl Large {
-    /// Which descriptor to read `len` bytes at `offset` with, behind the content of `buf`. The first call for an object
-    /// that is not young opens a second descriptor.
-    pub(crate) fn way(&self, offset: u64, len: u64, buf: &Buffer) -> Way<'_> {
+    /// Reads `len` bytes at `offset` behind the content of `buf`, and gives `buf` back with the number of bytes added:
+    /// from the page cache what is there, past it where that is possible and the object is not young, else through
+    /// it. To be done between [`Large::begin`] and [`Large::finish`].
+    ///
+    /// The first read of an object that is not young opens a second descriptor.
+    ///
+    /// # Errors
+    /// Those of the disk, and `TimedOut`; `buf` then has what it had.
+    ///
+    /// # Cancellation
+    /// Dropping the future gives the read up; the memory lives until the kernel has finished with it.
+    pub(crate) async fn read_into(
+        &self,
+        offset: u64,
+        mut buf: Buffer,
+        len: usize,
+    ) -> (Result<usize>, Buffer) {
+        let engine = &self.ground.engine;
+        if let Way::Direct(source) = self.way(offset, len as u64, &buf) {
+            let before = buf.len();
+            if len <= INLINE && self.data.read_cached(offset, &mut buf, len) == len {
+                return (Ok(len), buf);
+            }
+            buf.truncate(before);
+            let (result, same) = engine.read_queued(source, offset, buf, len).await;
+            match result {
+                Err(e) if e.kind() == ErrorKind::InvalidInput => {
+                    self.refuse_direct();
+                    buf = same;
+                }
+                result => return (result, same),
+            }
+        }
+        engine.read(&self.data, offset, buf, len).await
+    }
+
+    /// Which descriptor to read `len` bytes at `offset` with, behind the content of `buf`.
+    pub(super) fn way(&self, offset: u64, len: u64, buf: &Buffer) -> Way<'_> {
         if self.is_young() {
             return Way::Cached(&self.data);
         }
         let direct = self.direct.get_or_init(|| self.open_direct());
-        let usable = |d: &&Direct| !d.refused.load(std::sync::atomic::Ordering::Relaxed);
-        match direct.as_ref().filter(usable) {
+        match direct.as_ref().filter(|d| !d.refused.load(Ordering::Relaxed)) {
             Some(d) if d.alignment.fits(buf.as_ptr() as u64 + buf.len() as u64, offset, len) => {
                 Way::Direct(&d.source)
             }
@@ -62,10 +100,10 @@ impl Large {
         }
     }
 
-    /// Notes that a direct read was refused, so that the object is read through the page cache from now on.
-    pub(crate) fn refuse_direct(&self) {
+    /// Has the object read through the page cache from now on: a direct read was refused.
+    pub(super) fn refuse_direct(&self) {
         if let Some(direct) = self.direct.get().and_then(Option::as_ref) {
-            direct.refused.store(true, std::sync::atomic::Ordering::Relaxed);
+            direct.refused.store(true, Ordering::Relaxed);
         }
     }
 

@@ -46,6 +46,9 @@ pub(crate) trait Host: Debug + Send + Sync {
     /// Counts `bytes` as lent until the result is dropped or this process ends; nothing if too much is lent already.
     fn lend(&self, bytes: u64) -> Option<Box<dyn Send + Sync>>;
 
+    /// Notes that bytes of `key` were dropped because the disk did not have what it should have had.
+    fn count_wrong(&self, key: &Key, why: &str);
+
     /// Writing failed; what to do about it is up to the directory.
     fn failed(&self, error: &io::Error);
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::files;
 use super::host::Ground;
 use super::key::Key;
 use super::locks::{self, Lock};
@@ -65,7 +66,12 @@ impl Large {
             return Ok(None);
         }
         // Under the lock nothing goes any more, so what is seen now stays.
-        if self.is_dead() || !self.is_whole() || !self.is_untouched()? {
+        if self.is_dead() || !self.is_whole() {
+            return Ok(None);
+        }
+        if !files::agrees(&self.ground, &self.state(), &self.data)? {
+            // Somebody else changed the file. It can be lent again when all of it has been proven anew.
+            files::distrust(&self.state(), &self.data)?;
             return Ok(None);
         }
         rustix::fs::fcntl_setfl(&file, OFlags::empty())?;

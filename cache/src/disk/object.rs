@@ -1,29 +1,27 @@
 //! [`Large`]: an open object of more than 1 MiB: its data file, and the state that all processes share.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use nearfs_backends::io::Source;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::claims::{Piece, Waiter};
 use super::direct::Direct;
+use super::files;
+pub(crate) use super::files::discard;
 use super::host::Ground;
 use super::index::SlotRef;
 use super::key::Key;
-use super::locks::{self, Lock};
 use super::mapping::Mapping;
-use super::publish::Unnamed;
-use super::state::{Known, Label, Layout, State, UNIT};
+use super::state::{Layout, State, UNIT};
 
 /// Bytes on disk are counted in blocks of this length.
 const BLOCK: u64 = 4096;
@@ -52,7 +50,10 @@ pub(crate) struct Large {
 /// A promise that the units of a range were there: what was read since is right if [`Large::finish`] says so.
 #[derive(Debug)]
 #[must_use = "bytes that were read are right only if `finish` says so"]
-pub(crate) struct Token(u64);
+pub(crate) struct Token {
+    units: Range<usize>,
+    epoch: u64,
+}
 
 impl Large {
     /// Bytes that the state file of an object of `size` bytes takes up on disk.
@@ -60,81 +61,7 @@ impl Large {
         Layout::new(size).file_len()
     }
 
-    /// Makes the files of an object that has none, and gives them their names; whatever has those names is removed.
-    /// Only for whoever owns the entry `slot` while it is being filled, and has [`Large::overhead`] charged for it.
-    /// Blocks.
-    ///
-    /// # Errors
-    /// What the filesystem says; nothing is left behind.
-    ///
-    /// # Panics
-    /// If `size` is 0.
-    pub(crate) fn create(ground: &Arc<Ground>, key: &Key, slot: SlotRef, size: u64) -> io::Result<Large> {
-        assert!(size > 0, "an empty object has no units");
-        let layout = Layout::new(size);
-        let dir = ground.host.objects(key)?;
-        let data = Unnamed::create(dir, ground.host.rights())?;
-        data.file().set_len(size)?;
-        let state = Unnamed::create(dir, ground.host.rights())?;
-        let mapping = Mapping::create(state.file(), layout.file_len())?;
-        let label = Label { key: *key.bytes(), size };
-        state_in(&mapping, layout).initialise(
-            &label,
-            ground.host.boot(),
-            random(),
-            known(&data.file().metadata()?),
-        );
-        discard(ground, key)?;
-        let taken = || io::Error::from(ErrorKind::AlreadyExists);
-        state.publish(&key.state_name())?.ok_or_else(taken)?;
-        let data = match data.publish(&key.name()).and_then(|file| file.ok_or_else(taken)) {
-            Ok(file) => file,
-            Err(e) => {
-                unlink(ground, key, &key.state_name())?;
-                return Err(e);
-            }
-        };
-        Ok(Self::assemble(ground, key, slot, size, mapping, data.into()))
-    }
-
-    /// Opens the files of an object; nothing if they are missing, dead, or not what they should be: the entry is
-    /// to be dropped then. Blocks.
-    ///
-    /// # Errors
-    /// What the filesystem says. Nothing is known about the entry then.
-    pub(crate) fn open(
-        ground: &Arc<Ground>,
-        key: &Key,
-        slot: SlotRef,
-        size: u64,
-    ) -> io::Result<Option<Large>> {
-        let layout = Layout::new(size);
-        let Some(state_file) = open_file(ground, key, &key.state_name())? else { return Ok(None) };
-        let mapping = match Mapping::open(&state_file, layout.file_len()) {
-            Ok(mapping) => mapping,
-            Err(e) if e.kind() == ErrorKind::InvalidData => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let state = state_in(&mapping, layout);
-        let label = Label { key: *key.bytes(), size };
-        if !state.is_of(&label) || state.is_dead() {
-            return Ok(None);
-        }
-        let Some(data) = open_file(ground, key, &key.name())? else { return Ok(None) };
-        if data.metadata()?.len() != size {
-            return Ok(None);
-        }
-        if state.boot() != ground.host.boot() || !agrees(ground, &state, &data)? {
-            // One at a time, and only the first finds something to do. An interruption by death leaves it to the next.
-            locks::lock(&state_file, Lock::Exclusive)?;
-            let taken_over = take_over(ground, &state, &data);
-            locks::unlock(&state_file);
-            taken_over?;
-        }
-        Ok(Some(Self::assemble(ground, key, slot, size, mapping, data.into())))
-    }
-
-    fn assemble(
+    pub(super) fn assemble(
         ground: &Arc<Ground>,
         key: &Key,
         slot: SlotRef,
@@ -210,12 +137,14 @@ impl Large {
         if range.end > self.size {
             return None;
         }
-        self.state().begin(self.units(range), self.secret()).map(Token)
+        let units = self.units(range);
+        let epoch = self.state().begin(units.clone(), self.secret())?;
+        Some(Token { units, epoch })
     }
 
     /// Whether what was read since [`Large::begin`] is right: nothing was taken away meanwhile.
     pub(crate) fn finish(&self, token: Token) -> bool {
-        self.state().unchanged(token.0)
+        self.state().unchanged(token.units, token.epoch)
     }
 
     /// The open file, for reads through the page cache.
@@ -249,14 +178,13 @@ impl Large {
         let Some(epoch) = state.begin_unproven(unit) else { return Ok(false) };
         let crc = state.crc(unit);
         read_exactly(&self.data, buf, unit as u64 * UNIT)?;
-        if !state.unchanged(epoch) {
+        if !state.unchanged(unit..unit + 1, epoch) {
             return Ok(state.is_resident(unit) && state.is_proven(unit, secret));
         }
         if crc32c::crc32c(buf) == crc {
             state.prove(unit, crc, secret);
             return Ok(true);
         }
-        tracing::warn!(object = ?self.key, unit, "cached bytes are damaged; they are fetched again");
         self.drop_unit(unit);
         Ok(false)
     }
@@ -356,7 +284,9 @@ impl Large {
             }
         }
         // Before the claims go: an opener takes a time of change that nobody accounts for as damage.
-        state.changed_at(changed(&self.data)?);
+        if let Ok(time) = files::changed(&self.data) {
+            state.changed_at(time);
+        }
         if kept? {
             state.set_filled_at(super::direct::now());
             state.publish(units.start, &sums, self.secret());
@@ -403,12 +333,6 @@ impl Large {
         let (same, mine) = (rustix::fs::fstat(&file)?, rustix::fs::fstat(&self.data)?);
         Ok(((same.st_ino, same.st_dev) == (mine.st_ino, mine.st_dev)).then_some(file))
     }
-
-    /// Whether the data file is the one that the state knows, unchanged by others.
-    pub(super) fn is_untouched(&self) -> io::Result<bool> {
-        let found = rustix::fs::fstat(&self.data)?;
-        Ok(found.st_size as u64 == self.size && self.state().known().changed == changed(&self.data)?)
-    }
 }
 
 impl fmt::Debug for Large {
@@ -422,7 +346,7 @@ pub(super) fn blocks(range: &Range<u64>) -> u64 {
     (range.end - range.start).next_multiple_of(BLOCK)
 }
 
-fn state_in(mapping: &Mapping, layout: Layout) -> State<'_> {
+pub(super) fn state_in(mapping: &Mapping, layout: Layout) -> State<'_> {
     let units = layout.units();
     State::new(
         layout,
@@ -430,95 +354,6 @@ fn state_in(mapping: &Mapping, layout: Layout) -> State<'_> {
         mapping.u64s(layout.bits_at(), 2 * units.div_ceil(64)),
         layout.arrays_at().map(|at| mapping.u32s(at, units)),
     )
-}
-
-/// Whether the data file is the one that the state knows, as far as can be told while others fill it.
-fn agrees(ground: &Ground, state: &State<'_>, data: &File) -> io::Result<bool> {
-    loop {
-        let before = state.known();
-        let found = known(&data.metadata()?);
-        if (before.inode, before.device) != (found.inode, found.device) {
-            return Ok(false);
-        }
-        // Who fills has a claim from before the first change until it is accounted for.
-        if before.changed == found.changed || state.is_busy(&mut |owner| ground.host.is_alive(owner)) {
-            return Ok(true);
-        }
-        if state.known() == before {
-            return Ok(false);
-        }
-    }
-}
-
-/// Makes the state one of this boot, and of the data file as it is now. Under the lock of the state file.
-fn take_over(ground: &Ground, state: &State<'_>, data: &File) -> io::Result<()> {
-    let boot = ground.host.boot();
-    if state.boot() != boot {
-        state.take_over(boot);
-    }
-    if !agrees(ground, state, data)? {
-        state.distrust(random(), known(&data.metadata()?));
-    }
-    Ok(())
-}
-
-fn known(metadata: &std::fs::Metadata) -> Known {
-    Known {
-        inode: metadata.ino(),
-        device: metadata.dev(),
-        changed: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
-    }
-}
-
-/// When the bytes of `file` were changed last, in nanoseconds.
-pub(super) fn changed(file: impl AsFd) -> io::Result<u64> {
-    let stat = rustix::fs::fstat(file)?;
-    Ok(nanoseconds(stat.st_mtime as i64, stat.st_mtime_nsec as i64))
-}
-
-fn nanoseconds(seconds: i64, nanoseconds: i64) -> u64 {
-    (seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(nanoseconds as u64)
-}
-
-fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(())
-}
-
-/// Opens a regular file of `key`; nothing if there is none of that name.
-fn open_file(ground: &Ground, key: &Key, name: &str) -> io::Result<Option<File>> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    match rustix::fs::openat(ground.host.objects(key)?, name, flags, Mode::empty()) {
-        Ok(fd) => {
-            let file = File::from(fd);
-            // io_uring reads O_NONBLOCK literally where a filesystem cannot read asynchronously.
-            rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
-            Ok(file.metadata()?.is_file().then_some(file))
-        }
-        // A link, a directory, a socket: not ours.
-        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Ok(None),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Removes the files of `key`, whatever they are, after telling whoever has them open. Only for whoever owns the
-/// entry of `key` while it is filled or removed. Blocks.
-///
-/// # Errors
-/// What the filesystem says; that there are no such files is none.
-pub(crate) fn discard(ground: &Ground, key: &Key) -> io::Result<()> {
-    if let Some(file) = open_file(ground, key, &key.state_name())? {
-        super::reclaim::kill_file(key, &file);
-    }
-    unlink(ground, key, &key.state_name())?;
-    unlink(ground, key, &key.name())
-}
-
-pub(super) fn unlink(ground: &Ground, key: &Key, name: &str) -> io::Result<()> {
-    match rustix::fs::unlinkat(ground.host.objects(key)?, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
 }
 
 /// Fills `buf` from `offset` on.

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
+use super::files::changed;
 use super::key::Key;
 use super::locks::{self, Lock};
 use super::mapping::Mapping;
-use super::object::{Large, blocks, changed};
+use super::object::{Large, blocks};
 use super::state::{Layout, State, UNIT};
 
 /// Nobody has the object lent while this lives, in any process, nor can anybody get it.
@@ -101,6 +102,7 @@ impl Large {
     pub(super) fn drop_unit(&self, unit: usize) {
         let (state, me) = (self.state(), self.ground.host.me());
         if state.claim_resident(unit, me, &mut self.liveness()) {
+            self.ground.host.count_wrong(&self.key, "a unit is not what its checksum says");
             state.withdraw(&[unit..unit + 1]);
             self.ground.host.discharge(self.slot, blocks(&self.range_of(unit..unit + 1)));
             state.release(unit, me);
@@ -122,7 +124,7 @@ impl Large {
     }
 
     /// Tells every process that has the object open to drop it. Its names and its entry are still to be removed:
-    /// [`discard`](super::object::discard).
+    /// [`discard`](super::files::discard).
     pub(crate) fn kill(&self) {
         self.state().kill();
     }

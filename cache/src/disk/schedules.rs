@@ -84,7 +84,7 @@ impl World {
         let state = self.state();
         let Some(epoch) = state.begin(0..UNITS, SECRET) else { return };
         let found: Vec<_> = self.file.iter().map(|unit| unit.load(SeqCst)).collect();
-        if state.unchanged(epoch) {
+        if state.unchanged(0..UNITS, epoch) {
             let right: Vec<_> = (0..UNITS).map(value).collect();
             assert_eq!(found, right, "a reader was told that holes are bytes");
         }

@@ -9,18 +9,19 @@
 //! at a multiple of 8 bytes. Words of the header, by index:
 //! ```text
 //!  0 "nearfs.s"   1 format version (32) | unit size (32)   2–5 key   6 size   7 boot   8 seed of the proofs
-//!  9 inode, 10 device and 11 time of change of the data file   16 epoch   24 dead
-//! 32 clock hand   40 when a unit was last filled (ms of this boot)
+//!  9 inode, 10 device and 11 time of change of the data file   24 dead
+//! 32 clock hand   40 when a unit was last filled (ms of this boot)   64–127 epochs
 //! ```
 //!
 //! # Order
 //! * **Fill**: claim the unit, write its bytes, then [`State::publish`]: CRC, proof, resident bit (release); then
 //!   give the claim up.
-//! * **Take away**: claim the unit, then [`State::withdraw`]: resident bits off, and only then the epoch up; then
+//! * **Take away**: claim the unit, then [`State::withdraw`]: resident bits off, and only then their epoch up; then
 //!   punch the hole and give the claim up. The claim keeps a hole from being punched into what was filled anew.
-//! * **Read**: [`State::begin`] notes the epoch and looks at the units after that; read; [`State::unchanged`].
+//! * **Read**: [`State::begin`] notes their epoch and looks at the units after that; read; [`State::unchanged`].
 //!   Whoever notes the epoch of after a withdrawal sees the bits that it took; whoever noted an earlier one and
-//!   read the hole sees that the epoch has moved on.
+//!   read the hole sees that the epoch has moved on. There are 64 epochs, each for every 64th stretch of 64 units, so
+//!   that what goes elsewhere in a large object does not disturb readers.
 //!
 //! # Proofs
 //! A unit is believed without a look at its bytes if its proof is the one that follows from the boot, the seed of
@@ -40,6 +41,9 @@ const HEADER: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"nearfs.s");
 const FORMAT: u64 = (1 << 32) | UNIT;
 
+/// Number of epochs. Word `w` of the resident bits belongs to epoch `w % EPOCHS`.
+const EPOCHS: usize = 64;
+
 /// Indices of header words.
 mod word {
     pub(super) const MAGIC: usize = 0;
@@ -51,10 +55,10 @@ mod word {
     pub(super) const INODE: usize = 9;
     pub(super) const DEVICE: usize = 10;
     pub(super) const CHANGED: usize = 11;
-    pub(super) const EPOCH: usize = 16;
     pub(super) const DEAD: usize = 24;
     pub(super) const HAND: usize = 32;
     pub(super) const FILLED: usize = 40;
+    pub(super) const EPOCHS: usize = 64;
 }
 
 /// Where the arrays of a state file lie.
@@ -353,8 +357,16 @@ impl<'a, A: Words> State<'a, A> {
             taken += u64::from((self.resident[word].fetch_and(!bits, Ordering::AcqRel) & bits).count_ones());
         }
         // After the bits: a reader that notes the new epoch sees them gone.
-        self.header[word::EPOCH].fetch_add(1, Ordering::AcqRel);
+        for (word, _) in units.iter().flat_map(|run| words_of(run.clone())) {
+            self.header[word::EPOCHS + word % EPOCHS].fetch_add(1, Ordering::AcqRel);
+        }
         taken
+    }
+
+    /// The epochs of `units`, as one number: each of them only grows, so the sum stays the same only if all do.
+    fn epoch(&self, units: Range<usize>) -> u64 {
+        let epoch = |word: usize| self.header[word::EPOCHS + word % EPOCHS].load(Ordering::Acquire);
+        words_of(units).take(EPOCHS).map(|(word, _)| epoch(word)).fold(0, u64::wrapping_add)
     }
 
     /// Gives residency back to what was withdrawn and not destroyed. The caller still holds the claims.
@@ -368,13 +380,13 @@ impl<'a, A: Words> State<'a, A> {
 
     /// The epoch to read a unit under in order to prove it, if it is there.
     pub(crate) fn begin_unproven(&self, unit: usize) -> Option<u64> {
-        let epoch = self.header[word::EPOCH].load(Ordering::Acquire);
+        let epoch = self.epoch(unit..unit + 1);
         self.is_resident(unit).then_some(epoch)
     }
 
     /// The epoch to read under, if all of `units` are there and proven.
     pub(crate) fn begin(&self, units: Range<usize>, secret: u64) -> Option<u64> {
-        let epoch = self.header[word::EPOCH].load(Ordering::Acquire);
+        let epoch = self.epoch(units.clone());
         let ready = self.stretch(units.clone()) == (true, units.end)
             && units.clone().all(|unit| self.is_proven(unit, secret));
         if !ready {
@@ -389,10 +401,11 @@ impl<'a, A: Words> State<'a, A> {
         Some(epoch)
     }
 
-    /// Whether nothing was taken away since `epoch` was noted. Called after the bytes have been read.
-    pub(crate) fn unchanged(&self, epoch: u64) -> bool {
+    /// Whether nothing of `units` was taken away since `epoch` was noted for them. Called after the bytes have been
+    /// read.
+    pub(crate) fn unchanged(&self, units: Range<usize>, epoch: u64) -> bool {
         A::fence(Ordering::Acquire);
-        self.header[word::EPOCH].load(Ordering::Relaxed) == epoch
+        self.epoch(units) == epoch
     }
 
     // ---- the clock
@@ -455,43 +468,6 @@ fn mix(mut x: u64) -> u64 {
 }
 
 #[cfg(test)]
-pub(super) mod memory {
-    //! A state in plain memory.
-
-    use super::{Layout, State, UNIT};
-    use crate::disk::words::Words;
-
-    #[derive(Debug)]
-    pub(in crate::disk) struct Memory<A: Words> {
-        layout: Layout,
-        header: Vec<A::U64>,
-        bits: Vec<A::U64>,
-        arrays: [Vec<A::U32>; 3],
-    }
-
-    impl<A: Words> Memory<A>
-    where
-        A::U64: Default,
-        A::U32: Default,
-    {
-        pub(in crate::disk) fn new(units: usize) -> Self {
-            let layout = Layout::new(units as u64 * UNIT);
-            let words = |n| std::iter::repeat_with(A::U64::default).take(n).collect();
-            Memory {
-                layout,
-                header: words(Layout::header_words()),
-                bits: words(2 * units.div_ceil(64)),
-                arrays: std::array::from_fn(|_| {
-                    std::iter::repeat_with(A::U32::default).take(units).collect()
-                }),
-            }
-        }
-
-        pub(in crate::disk) fn state(&self) -> State<'_, A> {
-            State::new(self.layout, &self.header, &self.bits, self.arrays.each_ref().map(|a| &a[..]))
-        }
-    }
-}
-
+pub(super) mod memory;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

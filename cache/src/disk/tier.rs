@@ -424,7 +424,7 @@ impl DiskObject {
                 }
                 continue;
             };
-            let (read, same) = self.tier.io.read(large.source(), own.start, buf, len).await;
+            let (read, same) = large.read_into(own.start, buf, len).await;
             buf = same;
             match read {
                 Ok(n) if n == len && large.finish(token) => {
@@ -499,6 +499,7 @@ impl DiskObject {
                 match piece.claimed {
                     Claimed::Resident => Segment::Resident(range),
                     Claimed::Theirs(_) => Segment::Theirs(range),
+                    Claimed::Refused => Segment::Bare(range),
                     Claimed::Mine => {
                         Segment::Mine(self.claimed(range, Held::Large(large.clone(), piece.range)))
                     }

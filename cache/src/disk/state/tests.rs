@@ -81,16 +81,35 @@ fn what_was_published_is_read_and_what_was_withdrawn_is_not() {
     assert_eq!(state.stretch(9..9), (true, 9));
     assert_eq!(state.resident_units(), 80);
     let epoch = state.begin(60..140, SECRET).unwrap();
-    assert!(state.unchanged(epoch));
+    assert!(state.unchanged(60..140, epoch));
     assert_eq!(state.begin(59..61, SECRET), None);
     assert_eq!(state.begin(139..141, SECRET), None);
     let taken = state.withdraw(&[63..65, 130..135]);
     assert_eq!(taken, 7);
-    assert!(!state.unchanged(epoch));
+    assert!(!state.unchanged(60..140, epoch));
     assert_eq!(state.stretch(60..140), (true, 63));
     assert!(state.begin(65..130, SECRET).is_some());
     state.restore(&[63..65, 130..135]);
     assert!(state.begin(60..140, SECRET).is_some());
+}
+
+#[test]
+fn what_goes_elsewhere_disturbs_nobody() {
+    let units = 80 * 64;
+    let memory = Memory::<Real>::new(units);
+    let state = memory.state();
+    state.publish(0, &vec![1; units], SECRET);
+    let disturbed = |read: Range<usize>, gone: Range<usize>| {
+        let epoch = state.begin(read.clone(), SECRET).unwrap();
+        state.withdraw(std::slice::from_ref(&gone));
+        state.restore(std::slice::from_ref(&gone));
+        !state.unchanged(read, epoch)
+    };
+    assert!(disturbed(100..101, 100..101));
+    assert!(!disturbed(100..101, 128..200) && !disturbed(100..101, 0..64));
+    assert!(disturbed(0..200, 199..200));
+    assert!(disturbed(0..units, units - 1..units) && disturbed(0..units, 5..6));
+    assert!(disturbed(64..128, 0..units));
 }
 
 #[test]
