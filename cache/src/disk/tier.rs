@@ -170,6 +170,8 @@ struct Handle {
     large: Mutex<Weak<Large>>,
     /// When its use was last noted.
     noted: Mutex<Option<Instant>>,
+    /// When a place for it was last asked for.
+    asked: Mutex<Option<Instant>>,
 }
 
 impl Handle {
@@ -180,6 +182,7 @@ impl Handle {
             size,
             large: Mutex::default(),
             noted: Mutex::new(None),
+            asked: Mutex::new(None),
         })
     }
 
@@ -208,6 +211,17 @@ impl Handle {
             *noted = Some(Instant::now());
             self.volume.accessed(large);
         }
+    }
+
+    /// Whether a read from `start` on may ask for a place in the cache: once in a pass. Asking counts as an access, so
+    /// an object that is refused would look like the most popular of all if each of its parts asked again.
+    fn may_ask(&self, start: u64) -> bool {
+        let mut asked = self.asked.lock();
+        let may = start == 0 || asked.is_none_or(|at| at.elapsed() >= PASS);
+        if may {
+            *asked = Some(Instant::now());
+        }
+        may
     }
 
     /// True if the index has it.
@@ -328,7 +342,12 @@ impl DiskObject {
     }
 
     /// The first stretch of `range` that the disk has, or has not, as far as that is known without input or output.
+    /// Perhaps only the first part of it.
     pub(crate) fn peek(&self, range: &Range<u64>) -> Option<(bool, Range<u64>)> {
+        let range = &match &self.shape {
+            Shape::Parts(parts, ..) => range.start..range.end.min(range.start + parts.part_size()),
+            Shape::Small(_) | Shape::Whole(_) => range.clone(),
+        };
         if let Shape::Small(key) = &self.shape {
             return Some((self.volume.has(key), range.clone()));
         }
@@ -450,7 +469,7 @@ impl DiskObject {
         }
         let mut plan = Vec::new();
         for stretch in self.stretches(&range) {
-            let create = self.volume.dir().writable();
+            let create = self.volume.dir().writable() && stretch.handle.may_ask(stretch.own.start);
             match self.tier.large(&stretch.handle, create).await {
                 Some(large) => self.plan_large(&large, &stretch, &mut plan),
                 None => plan.push(Segment::Bare(stretch.of(&stretch.own))),

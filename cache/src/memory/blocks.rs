@@ -170,7 +170,7 @@ impl FileBlocks {
         self.check()?;
         self.check_rights().await?;
         self.stay_shown();
-        self.open_on_disk(range).await;
+        self.open_on_disk(range).await?;
         let large = self.is_large();
         let (mut front, pattern) = if large {
             let mut reader = self.reader.lock();

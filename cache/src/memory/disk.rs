@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nearfs_backends::io::Buffer;
-use nearfs_backends::{Result, range};
+use nearfs_backends::{Metadata, Result, range};
 
 use super::blocks::FileBlocks;
 use crate::disk::UNIT;
@@ -25,7 +25,9 @@ pub(crate) struct OnDisk {
     object: OnceLock<Option<Arc<DiskObject>>>,
     /// The last read of it was answered out of the kernel's page cache.
     warm: AtomicBool,
-    /// The store has shown it to this process, and until then that is good.
+    /// The store has shown this version to this process.
+    shown: AtomicBool,
+    /// Until then that is good.
     shown_until: AtomicU64,
 }
 
@@ -80,7 +82,7 @@ impl FileBlocks {
     pub(super) fn hit_on_disk(self: &Arc<Self>, range: &Range<u64>) -> Option<Bytes> {
         let disk = self.disk()?;
         let len = range.end - range.start;
-        if len > self.engine.longest_read() {
+        if len > self.engine.longest_read() || !self.is_shown() {
             return None;
         }
         let mut buffer = self.engine.memory.buffer(len as usize);
@@ -101,8 +103,19 @@ impl FileBlocks {
 
     /// Before a read that has to wait: finds out what the disk has, and if it is the disk that is waited for, has
     /// the bytes behind read ahead from there too.
-    pub(super) async fn open_on_disk(&self, range: &Range<u64>) {
-        let Some(disk) = self.disk() else { return };
+    ///
+    /// # Errors
+    /// Why the store does not show this file to this process.
+    pub(super) async fn open_on_disk(&self, range: &Range<u64>) -> Result<()> {
+        let Some(disk) = self.disk() else { return Ok(()) };
+        if !self.is_shown() {
+            let known = self.engine.names.lookup(&self.path).await?;
+            if known.metadata.is_none_or(|m| !self.is_this(&m)) {
+                // Another version by now: this one can only come from the store.
+                return Ok(());
+            }
+            self.on_disk.shown.store(true, Ordering::Release);
+        }
         disk.open().await;
         if self.is_warm() && disk.peek(range).is_some_and(|(here, _)| here) {
             self.on_disk.warm.store(false, Ordering::Relaxed);
@@ -110,12 +123,32 @@ impl FileBlocks {
                 stream.planned = stream.planned.min(stream.high);
             }
         }
+        Ok(())
+    }
+
+    fn is_this(&self, metadata: &Metadata) -> bool {
+        (metadata.size, &metadata.version) == (self.size(), &self.metadata.version)
+    }
+
+    /// Whether the store has shown this very version to this process: only then is it served from disk, whoever put it
+    /// there.
+    pub(super) fn is_shown(&self) -> bool {
+        let shown = &self.on_disk.shown;
+        if shown.load(Ordering::Acquire) {
+            return true;
+        }
+        let known = self.engine.names.known(&self.path).and_then(|known| known.metadata);
+        let is_shown = known.is_some_and(|m| self.is_this(&m));
+        if is_shown {
+            shown.store(true, Ordering::Release);
+        }
+        is_shown
     }
 
     /// Reads from the start of `range` on to the end of `buf`, straight from disk, as far as the bytes are there and
     /// not in memory. Returns how many bytes that was.
     pub(crate) async fn read_on_disk(&self, range: &Range<u64>, buf: Buffer) -> (u64, Buffer) {
-        let Some(disk) = self.disk() else { return (0, buf) };
+        let Some(disk) = self.disk().filter(|_| self.is_shown()) else { return (0, buf) };
         disk.open().await;
         let Some(end) = self.stretch_on_disk(range.start, range.end.min(range.start + STRETCH)) else {
             return (0, buf);
@@ -156,7 +189,7 @@ impl FileBlocks {
     /// The file itself, if all of it is on disk and believed.
     pub(crate) fn lend(&self) -> Option<LentFile> {
         self.check().and_then(|()| self.engine.names.rights.check(&self.path)).ok()?;
-        self.disk()?.lend()
+        self.disk().filter(|_| self.is_shown())?.lend()
     }
 
     /// # Errors

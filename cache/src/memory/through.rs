@@ -30,7 +30,7 @@ impl FileBlocks {
     ) -> Result<()> {
         let (turn, charge) = grant.map_or((None, None), |g| (g.turn, Some(g.charge)));
         let mut carrier = Carrier { blocks: self, flight, fillers, turn, charge };
-        match self.disk() {
+        match self.disk().filter(|_| self.is_shown()) {
             None => carrier.from_store(flight.range.clone()).await,
             Some(disk) => carrier.through(disk).await,
         }

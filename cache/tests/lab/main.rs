@@ -1,5 +1,7 @@
 //! The cache over an S3 store with faults and latency: right bytes, bounded requests, bounded memory.
 
+mod children;
+mod disk;
 mod freshness;
 mod integrity;
 mod memory;
@@ -11,7 +13,7 @@ use bytes::Bytes;
 use nearfs_backends::config::RetryConfig;
 use nearfs_backends::layer::{RetryLayer, TimeoutConfig, TimeoutLayer};
 use nearfs_backends::{FsPath, Registry, Result, Spawner, StoreOptions, StoreUrl};
-use nearfs_cache::{CacheConfig, CachedFile, CachedFileSystem};
+use nearfs_cache::{CacheConfig, CachedFile, CachedFileSystem, DiskConfig, DiskSize, DiskTier};
 use nearfs_lab::{Lab, stamp};
 
 const MIB: u64 = 1 << 20;
@@ -54,17 +56,38 @@ impl World {
 }
 
 async fn cache(lab: &Lab, change: impl FnOnce(&mut CacheConfig)) -> Arc<CachedFileSystem> {
+    over(&lab.endpoint(), None, change).await
+}
+
+/// A cache over the store at `endpoint`.
+async fn over(
+    endpoint: &str,
+    disk: Option<Arc<DiskTier>>,
+    change: impl FnOnce(&mut CacheConfig),
+) -> Arc<CachedFileSystem> {
     let spawner = Spawner::current().unwrap();
     let mut options = StoreOptions::new(spawner.clone());
-    options.s3.endpoint = Some(lab.endpoint());
+    options.s3.endpoint = Some(endpoint.to_owned());
     options.s3.anonymous = true;
     let url = StoreUrl::parse(format!("s3://{BUCKET}")).unwrap();
     let store = Registry::with_defaults().open(&url, &options).await.unwrap();
     let timed = Arc::new(TimeoutLayer::new(store, TimeoutConfig::default()));
     let retried = Arc::new(RetryLayer::new(timed, RetryConfig::default()).unwrap());
-    let mut config = CacheConfig { memory: 64 << 20, ..CacheConfig::default() };
+    let memory = if disk.is_some() { 512 << 20 } else { 64 << 20 };
+    let mut config = CacheConfig { memory, ..CacheConfig::default() };
     change(&mut config);
-    CachedFileSystem::new(retried, config, spawner)
+    CachedFileSystem::with_disk(retried, config, disk, spawner)
+}
+
+/// The disk tier in `dir`, of up to `limit` bytes.
+fn disk_at(dir: &std::path::Path, limit: u64) -> Arc<DiskTier> {
+    let config = DiskConfig {
+        dirs: vec![dir.to_owned()],
+        size: Some(DiskSize::Bytes(limit)),
+        free: 0.0,
+        ..DiskConfig::default()
+    };
+    DiskTier::open(&config).unwrap()
 }
 
 fn path(text: &str) -> FsPath {
