@@ -210,7 +210,7 @@ impl Directory {
         let base = (CONTROL_LEN + Index::<Mapping>::bytes(slots)).saturating_sub(FREE_OF_CHARGE);
         let space = Space::new(control, dir.clone(), health.clone(), clock.clone(), base, free);
         if alone {
-            space.recount(index.charged());
+            space.recount(index.disown());
         }
         Ok(Directory {
             path: place.path.clone(),

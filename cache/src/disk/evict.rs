@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::RangeInclusive;
 
 use rustix::fs::{Mode, OFlags};
 
@@ -15,8 +16,8 @@ use super::policy::{Access, Choice, SAMPLE, choose};
 use super::process::Owner;
 use super::small::remove_name;
 
-/// A large object with more than this resident loses parts of it, at most so many bytes at once.
-const PIECES: u64 = 64 << 20;
+/// A large object with more than this on disk loses parts of it, so many bytes at once: enough to be worth opening it.
+const PIECES: RangeInclusive<u64> = 8 << 20..=64 << 20;
 /// Samples in a row from which nothing could go (all of it lent, or others were faster) before giving up.
 const FRUITLESS: u32 = 8;
 /// How often a claim starts again after it cleared what was in its way.
@@ -33,6 +34,7 @@ pub(crate) fn claim(cat: &Catalogue, key: &Key, size: u64) -> Claimed {
         return Claimed::Full;
     }
     let moment = cat.moment();
+    let before = cat.index().history(key);
     for _ in 0..ATTEMPTS {
         match cat.index().claim(key, size, me, moment, &|owner| cat.is_alive(owner)) {
             Claimed::Dead(at) => {
@@ -47,6 +49,12 @@ pub(crate) fn claim(cat: &Catalogue, key: &Key, size: u64) -> Claimed {
                     return Claimed::Full;
                 }
             }
+            Claimed::Mine(at) => {
+                if let Some(before) = before {
+                    cat.policy().back(&before, &cat.scene());
+                }
+                return Claimed::Mine(at);
+            }
             other => return other,
         }
     }
@@ -56,13 +64,15 @@ pub(crate) fn claim(cat: &Catalogue, key: &Key, size: u64) -> Claimed {
 /// Notes a visit of the live object in `at`.
 pub(crate) fn accessed(cat: &Catalogue, at: SlotRef) {
     let before = cat.index().touch(at, cat.moment());
-    cat.policy().hit(&before, &cat.scene());
+    cat.policy().back(&before, &cat.scene());
 }
 
 /// Removes objects until `bytes` are free or nothing more can go, and returns how many were freed. With `newcomer`,
 /// the key that the room is for, only what the policy values less than that goes; without, something always goes.
 pub(crate) fn make_room(cat: &Catalogue, bytes: u64, newcomer: Option<&Key>) -> u64 {
     let access = newcomer.and_then(|key| cat.index().history(key));
+    let (ghosts, each) = cat.index().ghosts_at(random());
+    cat.policy().ghosts(&ghosts, each, &cat.scene());
     let (mut freed, mut fruitless) = (0, 0);
     while freed < bytes && fruitless < FRUITLESS {
         let candidates = cat.index().live_from(random());
@@ -106,9 +116,9 @@ fn evict_one(cat: &Catalogue, mut sample: Vec<Entry>, newcomer: Option<&Access>,
 
 /// Frees bytes of `entry`: all of it, or a part of a large one. `None` if that cannot be.
 fn take(cat: &Catalogue, entry: &Entry, wanted: u64) -> Option<u64> {
-    if entry.has_state() && entry.charged > PIECES && wanted < entry.charged {
+    if entry.has_state() && entry.charged > *PIECES.end() && wanted < entry.charged {
         let freed = match Large::open(&cat.ground(), &entry.key, entry.at, entry.size) {
-            Ok(Some(large)) => large.evict_units(wanted.min(PIECES)),
+            Ok(Some(large)) => large.evict_units(wanted.clamp(*PIECES.start(), *PIECES.end())),
             Ok(None) => 0,
             Err(e) => {
                 tracing::debug!(object = ?entry.key, error = %e, "a large object cannot be opened to shrink it");

@@ -57,7 +57,7 @@ impl Memory for Mapping {
     type Word = AtomicU64;
 
     fn words(&self) -> &[AtomicU64] {
-        self.u64s(0, self.len() as usize / 8)
+        self.u64s(0, self.len() / 8)
     }
 }
 
@@ -227,7 +227,8 @@ impl<M: Memory> Index<M> {
         let words = key.words();
         self.places(&words).find_map(|slot| {
             let state = self.state(slot, Ordering::Acquire);
-            let remembers = matches!(state.phase(), Phase::Live | Phase::Ghost | Phase::Removing | Phase::Filling);
+            let remembers =
+                matches!(state.phase(), Phase::Live | Phase::Ghost | Phase::Removing | Phase::Filling);
             if !remembers || !self.has_key(slot, &words) {
                 return None;
             }
@@ -320,7 +321,8 @@ impl<M: Memory> Index<M> {
     }
 
     fn look(&self, words: &[u64; 4], alive: &dyn Fn(Owner) -> bool) -> Look {
-        let (mut known, mut empty, mut ghost, mut abandoned) = (None, None, None::<(u64, usize, State)>, None);
+        let (mut known, mut empty, mut ghost, mut abandoned) =
+            (None, None, None::<(u64, usize, State)>, None);
         for slot in self.places(words) {
             let state = self.state(slot, Ordering::Acquire);
             let same = self.has_key(slot, words);

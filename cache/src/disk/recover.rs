@@ -64,7 +64,7 @@ impl Janitor {
             tracing::debug!(error = %e, "removed directories of the cache cannot be made anew");
         }
         cat.dir().space().reap();
-        pass.undone = self.undo(cat);
+        pass.undone = self.repair(cat);
         // The limit was lowered, or others filled the disk: nothing new has to arrive for us to give way.
         let wanted = cat.dir().space().wanted(0);
         if wanted > 0 {
@@ -75,19 +75,23 @@ impl Janitor {
             Files::default()
         });
         self.fan = self.fan.wrapping_add(1);
-        if self.fan % 16 == 0 {
+        if self.fan.is_multiple_of(16) {
             pass.recovered = cat.dir().space().reconcile(cat.index().charged());
         }
         pass
     }
 
-    /// Undoes what the dead were doing in the next stretch of the index.
-    fn undo(&mut self, cat: &Catalogue) -> u64 {
+    /// Undoes what the dead were doing in the next stretch of the index, and repairs what a power cut did to it.
+    fn repair(&mut self, cat: &Catalogue) -> u64 {
         let start = self.slot % cat.index().slots();
         let end = start.saturating_add(SLOTS).min(cat.index().slots());
         self.slot = end;
-        let abandoned = cat.index().abandoned(start..end, cat.me(), &|owner| cat.is_alive(owner));
-        abandoned.into_iter().filter(|at| evict::undo(cat, *at)).count() as u64
+        let found = cat.index().inspect(start..end, cat.me(), &|owner| cat.is_alive(owner));
+        cat.dir().space().found(found.unlisted);
+        for entry in found.odd.into_iter().filter_map(|at| cat.index().entry(at)) {
+            evict::discard(cat, &entry, "its entry is damaged");
+        }
+        found.dead.into_iter().filter(|at| evict::undo(cat, *at)).count() as u64
     }
 }
 

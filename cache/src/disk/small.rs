@@ -84,6 +84,8 @@ fn load(cat: &Catalogue, entry: &Entry, into: &mut Buffer, effort: Effort) -> Re
         Outcome::Proven if cat.index().is_current(entry.at) => Read::Hit,
         Outcome::Proven | Outcome::Unclear => Read::Miss,
         Outcome::Later => Read::Later,
+        // To remove it takes the disk.
+        Outcome::Wrong(_) if effort == Effort::Instant => Read::Later,
         Outcome::Wrong(why) => match evict::discard(cat, entry, why) {
             true => Read::Wrong,
             false => Read::Miss,
@@ -160,14 +162,18 @@ fn failed(e: Errno, effort: Effort) -> Outcome {
 
 /// Opens the data file of `key`, whatever it may be by now: a link is not followed and a FIFO does not block.
 fn open(cat: &Catalogue, key: &Key, effort: Effort) -> Result<File, Errno> {
-    let objects = cat.objects(key).map_err(errno)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let name = key.name();
-    Ok(match effort {
-        Effort::Instant => rustix::fs::openat2(objects, name, flags, Mode::empty(), ResolveFlags::CACHED)?,
-        Effort::Full | Effort::Proof => rustix::fs::openat(objects, name, flags, Mode::empty())?,
-    }
-    .into())
+    let file = match effort {
+        Effort::Instant => {
+            let objects = cat.dir().opened_fan(key.bucket()).ok_or(Errno::AGAIN)?;
+            rustix::fs::openat2(objects, name, flags, Mode::empty(), ResolveFlags::CACHED)?
+        }
+        Effort::Full | Effort::Proof => {
+            rustix::fs::openat(cat.objects(key).map_err(errno)?, name, flags, Mode::empty())?
+        }
+    };
+    Ok(file.into())
 }
 
 fn errno(e: io::Error) -> Errno {
@@ -210,7 +216,7 @@ fn pread_cached(file: &File, space: &mut [MaybeUninit<u8>], at: u64) -> Result<u
 
 pub(super) fn mtime_ns(stat: &Stat) -> u64 {
     // Before 1970 or after 2554: some number, which is compared for equality only.
-    (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as u64)
+    (stat.st_mtime as u64).wrapping_mul(1_000_000_000).wrapping_add(stat.st_mtime_nsec as i64 as u64)
 }
 
 /// Bytes that a small object of `size` bytes is charged for. An empty one costs its inode.

@@ -181,6 +181,11 @@ impl Space {
         self.control.used().store(self.base.saturating_add(charged), Ordering::Release);
     }
 
+    /// Counts `bytes` of entries that were there and not counted.
+    pub(crate) fn found(&self, bytes: u64) {
+        self.control.used().fetch_add(bytes, Ordering::AcqRel);
+    }
+
     /// Corrects the total after processes died between two steps of their counting: `charged` is what the index says
     /// now. The total is changed only when nobody has anything reserved and the same difference was there for ten
     /// seconds in which nothing was counted. Returns the bytes that were counted too many.

@@ -7,8 +7,11 @@ use nearfs_backends::io::{Buffer, EngineChoice, EngineConfig};
 
 use super::*;
 use crate::config::{DiskConfig, DiskSize};
+use crate::disk::UNIT;
 use crate::disk::index::{Claimed, Entry};
+use crate::disk::object::Large;
 use crate::disk::small::{self, Read};
+use crate::disk::volume::Volume;
 
 /// A directory and its catalogue; the directory goes with it unless it is another's.
 pub(crate) struct Cache {
@@ -108,6 +111,17 @@ impl Cache {
             _ => assert_eq!(buffer.len(), 3, "nothing is left of a read that failed"),
         }
         read
+    }
+
+    /// Stores these units of large object `n`.
+    pub(crate) fn put_large(&self, n: u64, len: usize, units: std::ops::Range<u64>) -> Arc<Large> {
+        let volume = Volume::new(self.cat().dir().clone(), PolicyKind::Lru, self.cat().engine.clone());
+        let large = volume.open_large(&key(n), len as u64, true).unwrap();
+        let range = units.start * UNIT..(units.end * UNIT).min(len as u64);
+        let data = content(n, len).slice(range.start as usize..range.end as usize);
+        large.claim(range.clone());
+        assert!(large.fill(range.start, &[data]).unwrap());
+        large
     }
 
     /// Names of all data and state files.

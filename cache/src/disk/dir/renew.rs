@@ -1,12 +1,17 @@
-//! Directories of files that somebody removed while we had them open are made anew.
+//! The directories of files, as far as they are open; those that somebody removed meanwhile are made anew.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::Directory;
 
 impl Directory {
+    /// One of the 256 directories below `objects`, if it was needed before. Never waits.
+    pub(crate) fn opened_fan(&self, number: u8) -> Option<BorrowedFd<'_>> {
+        self.fans[usize::from(number)].get().map(File::as_fd)
+    }
+
     /// Makes every directory of files that was removed since it was opened anew, and returns how many those were.
     /// Descriptors handed out before stay good: they mean the new directory. Cheap if nothing is missing.
     ///

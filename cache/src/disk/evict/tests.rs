@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::super::catalogue::fixture::{Cache, key};
 use super::*;
+use crate::disk::UNIT;
 use crate::disk::children::{self, Child};
 use crate::disk::index::{BUCKET, PINNED};
 use crate::disk::small::{self, Read};
@@ -81,6 +82,28 @@ fn a_full_bucket_gives_up_one_object_for_another() {
         cache.cat().index().set_flags(entry.at, PINNED);
     }
     assert_eq!(claim(cache.cat(), &neighbour(999), 5), Claimed::Full);
+}
+
+/// A large object goes piece by piece, a medium one at once; both are told so.
+#[test]
+fn large_objects_lose_pieces_and_medium_ones_go() {
+    let cache = Cache::new(100 * MIB);
+    let (big, medium) = (80 << 20, 10 << 20);
+    let large = cache.put_large(100, big, 0..big as u64 / UNIT);
+    let other = cache.put_large(101, medium, 0..medium as u64 / UNIT);
+    let resident = |large: &Large| (large.resident_bytes(), large.is_dead());
+    assert_eq!((resident(&large), resident(&other)), ((80 * MIB, false), (10 * MIB, false)));
+    accessed(cache.cat(), cache.entry(&key(101)).unwrap().at);
+    assert_eq!(make_room(cache.cat(), 1, None), 8 * MIB);
+    assert_eq!((resident(&large), resident(&other)), ((72 * MIB, false), (10 * MIB, false)));
+    accessed(cache.cat(), cache.entry(&key(100)).unwrap().at);
+    assert!(make_room(cache.cat(), 1, None) >= 10 * MIB);
+    assert_eq!((resident(&large), other.is_dead()), ((72 * MIB, false), true));
+    assert!(make_room(cache.cat(), 20 * MIB, Some(&key(100))) == 0, "it does not push itself out");
+    assert_eq!(make_room(cache.cat(), 20 * MIB, None), 20 * MIB);
+    // What is left is no more than one goes for at once.
+    assert!(make_room(cache.cat(), 1, None) > 50 * MIB && large.is_dead());
+    cache.settle();
 }
 
 #[test]
@@ -203,7 +226,7 @@ fn kills_at_any_moment_leave_a_cache_that_is_right() {
         assert!(workers.iter_mut().all(Child::runs), "a worker saw wrong bytes");
         let one = round % workers.len();
         workers[one].kill();
-        (0..40).for_each(|n| drop(cache.get(n, LEN)));
+        (0..40).for_each(|n| assert_ne!(cache.get(n, LEN), Read::Later));
         assert!(cache.cat().dir().used() <= 2 * MIB);
         workers[one] = start();
         assert_eq!(workers[one].hear(), "ready");
@@ -213,7 +236,8 @@ fn kills_at_any_moment_leave_a_cache_that_is_right() {
     let report = verify::verify(cache.cat(), &mut |_| true);
     assert_eq!((report.dropped, report.unread), (0, 0), "{report:?}");
     // What they were at is undone, and nothing of it stays on disk.
-    for at in cache.cat().index().abandoned(0..usize::MAX, cache.cat().me(), &|o| cache.cat().is_alive(o)) {
+    for at in cache.cat().index().inspect(0..usize::MAX, cache.cat().me(), &|o| cache.cat().is_alive(o)).dead
+    {
         assert!(undo(cache.cat(), at));
     }
     verify::verify(cache.cat(), &mut |_| true);

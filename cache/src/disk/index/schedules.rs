@@ -123,7 +123,7 @@ impl World {
 
     /// Everybody is done: the table, the files and the space agree.
     fn settle(&self) {
-        for at in self.index.abandoned(0..64, Owner(0), &|o| self.alive(o)) {
+        for at in self.index.inspect(0..64, Owner(0), &|o| self.alive(o)).dead {
             self.bury(at, 0);
         }
         let live: Vec<Entry> = self.index.live().collect();
@@ -233,6 +233,30 @@ fn a_charge_that_changes_during_an_eviction_is_given_back_once() {
         });
         grow.join().unwrap();
         evict.join().unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_taken_for_unlisted_while_it_comes_and_goes() {
+    explore(|world| {
+        world.fill(7, 1);
+        let inspect = |w: &World| {
+            let found = w.index.inspect(0..16, Owner(3), &|o| w.alive(o));
+            assert_eq!((found.dead.len(), found.odd.len(), found.unlisted), (0, 0, 0));
+        };
+        let threads = [
+            spawn(world, |w| {
+                w.evict(7, 1);
+                w.fill(7, 1);
+            }),
+            spawn(world, |w| {
+                w.fill(8, 2);
+                w.evict(7, 2);
+            }),
+            spawn(world, inspect),
+        ];
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        inspect(world);
     });
 }
 

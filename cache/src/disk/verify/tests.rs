@@ -2,30 +2,16 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
-use super::super::catalogue::fixture::{Cache, content, key};
+use super::super::catalogue::fixture::{Cache, key};
 use super::*;
-use crate::config::PolicyKind;
 use crate::disk::UNIT;
 use crate::disk::locks::{self, Lock};
-use crate::disk::volume::Volume;
 
 const LEN: usize = 100_000;
 const MIB: u64 = 1 << 20;
 /// Of large objects: not of whole units.
 const LARGE: usize = (3 << 20) + 100;
-
-/// Stores `range` of units of large object `n`.
-fn put_large(cache: &Cache, n: u64, units: std::ops::Range<u64>) {
-    let engine = cache.cat().ground().engine.clone();
-    let volume = Volume::new(cache.cat().dir().clone(), PolicyKind::Lru, engine);
-    let large: Arc<Large> = volume.open_large(&key(n), LARGE as u64, true).unwrap();
-    let range = units.start * UNIT..(units.end * UNIT).min(LARGE as u64);
-    let data = content(n, LARGE).slice(range.start as usize..range.end as usize);
-    large.claim(range.clone());
-    assert!(large.fill(range.start, &[data]).unwrap());
-}
 
 /// Changes a byte so that nobody can see it from outside.
 fn damage(cache: &Cache, n: u64, at: u64) {
@@ -42,9 +28,9 @@ fn damage(cache: &Cache, n: u64, at: u64) {
 fn everything_is_compared_whatever_is_believed() {
     let cache = Cache::new(64 * MIB);
     assert!((0..10).all(|n| cache.put(n, LEN)));
-    put_large(&cache, 20, 0..49);
-    put_large(&cache, 21, 3..10);
-    put_large(&cache, 22, 0..5);
+    cache.put_large(20, LARGE, 0..49);
+    cache.put_large(21, LARGE, 3..10);
+    cache.put_large(22, LARGE, 0..5);
     let clean = verify(cache.cat(), &mut |_| true);
     let bytes = 10 * LEN as u64 + LARGE as u64 + 12 * UNIT;
     assert_eq!(clean, Report { entries: 13, bytes, ..Report::default() });
@@ -78,7 +64,7 @@ fn everything_is_compared_whatever_is_believed() {
 fn clear_takes_all_but_what_is_lent() {
     let cache = Cache::new(64 * MIB);
     assert!((0..10).all(|n| cache.put(n, LEN)));
-    put_large(&cache, 20, 0..49);
+    cache.put_large(20, LARGE, 0..49);
     assert!(pin(cache.cat(), &key(0)).unwrap());
     let lent = File::open(cache.path(&key(1))).unwrap();
     assert!(locks::try_lock(&lent, Lock::Shared).unwrap());
@@ -110,7 +96,7 @@ fn evict_takes_what_it_is_told_to_and_nothing_pinned() {
 fn half_of_the_limit_can_be_pinned() {
     let cache = Cache::new(8 * MIB);
     assert!((0..2).all(|n| cache.put(n, SMALL as usize)));
-    put_large(&cache, 20, 0..1);
+    cache.put_large(20, LARGE, 0..1);
     assert!(!pin(cache.cat(), &key(99)).unwrap(), "it is not here");
     assert!(pin(cache.cat(), &key(20)).unwrap(), "counts with all that it may come to have");
     assert!(pin(cache.cat(), &key(20)).unwrap(), "twice is once");
@@ -127,7 +113,7 @@ fn half_of_the_limit_can_be_pinned() {
 fn the_status_counts_what_is_there() {
     let cache = Cache::new(64 * MIB);
     assert!((0..7).all(|n| cache.put(n, LEN)));
-    put_large(&cache, 20, 0..2);
+    cache.put_large(20, LARGE, 0..2);
     evict(cache.cat(), [key(6)]);
     let status = status(cache.cat());
     let bytes = 6 * small::charge(LEN as u64) + Large::overhead(LARGE as u64) + 2 * UNIT;
