@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::Outcome;
+use super::outcome::Outcome;
 use super::sampled::charge;
 use super::traces::{Random, Trace};
 
 /// Evicts what is needed farthest in the future, the newcomer included (MIN with bypass). The optimum for objects of
 /// one size; for mixed sizes a good reference, not a bound.
-pub fn belady(trace: &Trace) -> Outcome {
+pub(crate) fn belady(trace: &Trace) -> Outcome {
     let mut next = vec![u64::MAX; trace.requests.len()];
     let mut seen = HashMap::new();
     for (i, request) in trace.requests.iter().enumerate().rev() {
@@ -72,7 +72,7 @@ impl List {
 }
 
 /// Least recently used.
-pub fn lru(trace: &Trace) -> Outcome {
+pub(crate) fn lru(trace: &Trace) -> Outcome {
     let mut outcome = Outcome::default();
     let mut list = List::default();
     for request in &trace.requests {
@@ -127,7 +127,7 @@ impl Sketch {
 }
 
 /// W-TinyLFU: a window of 1 % in LRU order, main as a segmented LRU (80 % protected), admission by frequency.
-pub fn w_tiny_lfu(trace: &Trace) -> Outcome {
+pub(crate) fn w_tiny_lfu(trace: &Trace) -> Outcome {
     let mean = trace.requests.iter().map(|r| charge(r.size)).sum::<u64>() / trace.requests.len() as u64;
     let mut sketch = Sketch::new(trace.limit / mean);
     let window_limit = (trace.limit / 100).max(mean);

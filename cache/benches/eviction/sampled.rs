@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::Outcome;
+use super::outcome::Outcome;
 use super::policy::{Access, Choice, LEARNED_WORDS, Policy, SAMPLE, Scene, choose};
 use super::traces::{Random, Trace};
 
@@ -29,7 +29,7 @@ struct Sampled<'a> {
 /// Accesses in an hour of wall time, for rules that look at the clock: an epoch of some hours.
 const AN_HOUR: u64 = 10_000;
 
-pub fn run(policy: &dyn Policy, trace: &Trace) -> Outcome {
+pub(crate) fn run(policy: &dyn Policy, trace: &Trace) -> Outcome {
     // As many slots as the index has: a power of two near one for 32 KiB.
     let slots = ((trace.limit >> 15) as usize).next_power_of_two();
     let mut cache = Sampled {
@@ -50,7 +50,7 @@ pub fn run(policy: &dyn Policy, trace: &Trace) -> Outcome {
 }
 
 /// What an object costs on disk.
-pub fn charge(size: u32) -> u64 {
+pub(crate) fn charge(size: u32) -> u64 {
     u64::from(size.next_multiple_of(4096))
 }
 
@@ -65,11 +65,12 @@ impl Sampled<'_> {
             .find(|i| matches!(self.slots[*i], Slot::Live(o, _) | Slot::Ghost(o, _) if o == object));
         let newcomer = match found.map(|i| (i, self.slots[i])) {
             Some((i, Slot::Live(_, before))) => {
-                self.policy.hit(&before, &scene(&self.learned, self.live, now));
+                self.policy.back(&before, &scene(&self.learned, self.live, now));
                 self.slots[i] = Slot::Live(object, before.again(now, seconds(now)));
                 return true;
             }
             Some((i, Slot::Ghost(_, before))) => {
+                self.policy.back(&before, &scene(&self.learned, self.live, now));
                 self.slots[i] = Slot::Empty;
                 before.again(now, seconds(now))
             }
@@ -115,6 +116,8 @@ impl Sampled<'_> {
     fn make_room(&mut self, newcomer: &Access, now: u64) -> bool {
         while self.used + newcomer.size > self.limit {
             let (at, sample) = self.sample();
+            let (ghosts, each) = self.ghosts();
+            self.policy.ghosts(&ghosts, each, &scene(&self.learned, self.live, now));
             match choose(self.policy, &sample, Some(newcomer), &scene(&self.learned, self.live, now)) {
                 Choice::Evict(i) => {
                     let Slot::Live(object, access) = self.slots[at[i]] else { unreachable!() };
@@ -126,6 +129,17 @@ impl Sampled<'_> {
             }
         }
         true
+    }
+
+    /// The ghosts in two neighbouring buckets, and how many each stands for.
+    fn ghosts(&mut self) -> (Vec<Access>, f64) {
+        let slots = self.slots.len();
+        let start = self.random.below((slots / BUCKET) as u64) as usize * BUCKET;
+        let found = (start..start + SAMPLE.min(slots)).filter_map(|i| match self.slots[i % slots] {
+            Slot::Ghost(_, access) => Some(access),
+            _ => None,
+        });
+        (found.collect(), slots as f64 / SAMPLE.min(slots) as f64)
     }
 
     fn sample(&mut self) -> (Vec<usize>, Vec<Access>) {

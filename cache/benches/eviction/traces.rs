@@ -2,29 +2,40 @@
 
 /// One access of one object.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
-    pub object: u32,
-    pub size: u32,
+pub(crate) struct Request {
+    pub(crate) object: u32,
+    pub(crate) size: u32,
 }
 
 /// A trace, and the cache that meets it.
-pub struct Trace {
-    pub name: String,
-    pub requests: Vec<Request>,
+pub(crate) struct Trace {
+    pub(crate) name: String,
+    pub(crate) requests: Vec<Request>,
     /// Bytes of the cache.
-    pub limit: u64,
-    /// Hits that no policy can pass, with foreknowledge or without, if that can be derived.
-    pub bound: Option<u64>,
+    pub(crate) limit: u64,
+    /// Hits that no policy can pass, with foreknowledge or without, where that can be derived.
+    pub(crate) bound: Option<u64>,
+    /// What the default policy is to reach.
+    pub(crate) target: Target,
+}
+
+/// The least that the default policy is to reach, by objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// 0.95 of Belady's optimum.
+    Optimum,
+    /// 0.9 of the better of exact LRU and exact W-TinyLFU.
+    Others,
 }
 
 /// Size of the objects where all are equal: about that of an ImageNet image.
-pub const OBJECT: u32 = 100 << 10;
+pub(crate) const OBJECT: u32 = 100 << 10;
 
 /// SplitMix64: small, seeded, the same everywhere.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,11 +43,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -91,13 +102,18 @@ fn epochs(from: u32, objects: u32, n: u32, shuffled: bool, random: &mut Random) 
 }
 
 /// All traces, for a cache of `cache` objects of equal size. The seed fixes them.
-pub fn all(cache: u32, seed: u64) -> Vec<Trace> {
+pub(crate) fn all(cache: u32, seed: u64) -> Vec<Trace> {
     let mut random = Random(seed);
     let random = &mut random;
     let limit = u64::from(cache) * u64::from(OBJECT.next_multiple_of(4096));
     let mut traces = Vec::new();
     let mut add = |name: String, requests: Vec<Request>, bound: Option<u64>| {
-        traces.push(Trace { name, requests, limit, bound });
+        let target = if name.contains("each epoch") || name.contains("shuffled") {
+            Target::Optimum
+        } else {
+            Target::Others
+        };
+        traces.push(Trace { name, requests, limit, bound, target });
     };
     for (shuffled, word) in [(true, "shuffled epochs"), (false, "same order each epoch")] {
         for percent in [10, 25, 50] {
@@ -117,6 +133,9 @@ pub fn all(cache: u32, seed: u64) -> Vec<Trace> {
     add("scan of 10 x cache in zipf".into(), equal(before.into_iter().chain(scan).chain(after)), None);
     add("zipf with drift".into(), equal(drift(cache, random)), None);
     add("validation every 10th epoch".into(), equal(validation(cache, random)), None);
+    let (a, b) = (epochs(0, 4 * cache, 5, true, random), epochs(4 * cache, cache / 2, 20, true, random));
+    add("A five epochs, then small B".into(), equal(a.into_iter().chain(b)), None);
+    add("second reader behind".into(), equal(behind(cache)), Some(u64::from(20 * cache)));
     add("zipf, mixed sizes".into(), mixed(cache, random), None);
     traces
 }
@@ -153,6 +172,15 @@ fn validation(cache: u32, random: &mut Random) -> Vec<u32> {
             part.extend(train..train + cache / 2);
             part
         })
+        .collect()
+}
+
+/// Ever new objects, each read again by a second reader that is a third of a cache behind.
+fn behind(cache: u32) -> Vec<u32> {
+    let lag = cache / 3;
+    (0..20 * cache + lag)
+        .flat_map(|i| [(i < 20 * cache).then_some(i), i.checked_sub(lag)])
+        .flatten()
         .collect()
 }
 

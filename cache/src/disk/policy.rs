@@ -109,14 +109,20 @@ pub trait Policy: Debug + Send + Sync {
     /// True if `newcomer`, just accessed and not in the cache, may push `victim` out.
     fn admits(&self, newcomer: &Access, victim: &Access, scene: &Scene<'_>) -> bool;
 
-    /// An object in the cache was accessed; `before` is what was remembered of it until then.
-    fn hit(&self, before: &Access, scene: &Scene<'_>) {
+    /// An object that is remembered was accessed, be it in the cache or a ghost; `before` is what was known until then.
+    fn back(&self, before: &Access, scene: &Scene<'_>) {
         let _ = (before, scene);
     }
 
     /// Entries taken at random from those in the cache, whenever room is needed.
     fn sampled(&self, sample: &[Access], scene: &Scene<'_>) {
         let _ = (sample, scene);
+    }
+
+    /// Ghosts found in slots taken at random, each of which stands for `each` ghosts. To be called as often as room is
+    /// needed, also when no ghost was found: that says something too.
+    fn ghosts(&self, found: &[Access], each: f64, scene: &Scene<'_>) {
+        let _ = (found, each, scene);
     }
 }
 
