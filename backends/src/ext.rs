@@ -13,6 +13,7 @@ use crate::fs::{EntryStream, FileSystem};
 use crate::metadata::{DirEntry, Metadata};
 use crate::options::{CopyOptions, CreateOptions, ListOptions, OpenOptions};
 use crate::path::FsPath;
+use crate::range::{clamp, coalesce};
 use crate::reader::FileReader;
 
 /// Calls for users of a [`FileSystem`]. Implemented for every filesystem, `dyn FileSystem` included; nobody else can.
@@ -304,6 +305,37 @@ pub(crate) async fn collect(mut stream: crate::ByteStream, size_hint: usize) -> 
         all.extend_from_slice(&chunk?);
     }
     Ok(all.freeze())
+}
+
+/// Ranges no further apart are one request: below this, bytes are cheaper than another round trip.
+const COALESCE_GAP: u64 = 128 * 1024;
+
+/// Requests of one [`File::read_ranges`](crate::File::read_ranges) at once.
+const PARALLEL_RANGES: usize = 16;
+
+/// Several ranges of a file of `size` bytes by way of `read`, which gives one: near ones together, side by side.
+///
+/// # Errors
+/// The first error of `read`.
+pub(crate) async fn read_merged<F: Future<Output = Result<Bytes>> + Send>(
+    ranges: &[Range<u64>],
+    size: u64,
+    read: impl Fn(Range<u64>) -> F,
+) -> Result<Vec<Bytes>> {
+    let wanted: Vec<_> = ranges.iter().map(|r| clamp(r.clone(), size)).collect();
+    let merged = coalesce(&wanted, COALESCE_GAP);
+    let reads: Vec<_> = merged.iter().map(|r| read(r.clone())).collect();
+    let pieces = stream::iter(reads).buffered(PARALLEL_RANGES).try_collect::<Vec<Bytes>>().await?;
+    let cut = |range: &Range<u64>| {
+        if range.is_empty() {
+            return Bytes::new();
+        }
+        // The last merged range that starts no later holds it.
+        let at = merged.partition_point(|m| m.start <= range.start) - 1;
+        let offset = |position: u64| (position - merged[at].start) as usize;
+        pieces[at].slice(offset(range.start)..offset(range.end))
+    };
+    Ok(wanted.iter().map(cut).collect())
 }
 
 /// A stream that yields `error` and ends.

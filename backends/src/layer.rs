@@ -8,6 +8,7 @@
 //! MetricsLayer            what the caller got, retries included
 //! ReadOnlyLayer           if so wanted
 //! RetryLayer              tries again, resumes, slows down when the store says so
+//! HedgeLayer              a second request for a slow read
 //! ConcurrencyLimitLayer   so many requests at a time
 //! TimeoutLayer            one attempt ends
 //! FaultLayer              tests only: stands for a bad store
@@ -21,6 +22,7 @@
 
 mod concurrency_limit;
 mod fault;
+mod hedge;
 mod limit;
 mod metrics;
 mod prefix;
@@ -34,6 +36,7 @@ pub use self::metrics::MetricsLayer;
 pub use self::tracing::{TracingConfig, TracingLayer};
 pub use concurrency_limit::{ConcurrencyLimitConfig, ConcurrencyLimitLayer};
 pub use fault::{Fault, FaultAction, FaultLayer, Operation};
+pub use hedge::{HedgeConfig, HedgeLayer, HedgeStats};
 pub use prefix::PrefixLayer;
 pub use read_only::ReadOnlyLayer;
 pub use retry::RetryLayer;

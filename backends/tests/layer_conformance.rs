@@ -1,12 +1,14 @@
 //! The public suite through every layer, and through all of them at once: no layer loses or changes anything.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nearfs_backends::config::RetryConfig;
 use nearfs_backends::conformance::{self, Options, Report};
 use nearfs_backends::layer::{
-    ConcurrencyLimitConfig, ConcurrencyLimitLayer, FaultLayer, MetricsLayer, PrefixLayer, ReadOnlyLayer,
-    RetryLayer, SpawnedLayer, TimeoutConfig, TimeoutLayer, TracingConfig, TracingLayer,
+    ConcurrencyLimitConfig, ConcurrencyLimitLayer, FaultLayer, HedgeConfig, HedgeLayer, MetricsLayer,
+    PrefixLayer, ReadOnlyLayer, RetryLayer, SpawnedLayer, TimeoutConfig, TimeoutLayer, TracingConfig,
+    TracingLayer,
 };
 use nearfs_backends::{FileSystem, FileSystemExt, FsPath, MemoryFileSystem, Spawner};
 
@@ -49,6 +51,16 @@ fn tight_limit(fs: Fs) -> Fs {
     Arc::new(ConcurrencyLimitLayer::new(fs, config))
 }
 
+fn hedge(fs: Fs) -> Fs {
+    Arc::new(HedgeLayer::new(fs, HedgeConfig::default()))
+}
+
+/// Every read that waits at all has a second request.
+fn eager_hedge(fs: Fs) -> Fs {
+    let config = HedgeConfig { share: 1.0, slack: Duration::ZERO, least_samples: 1, ..Default::default() };
+    Arc::new(HedgeLayer::new(fs, config))
+}
+
 fn metrics(fs: Fs) -> Fs {
     Arc::new(MetricsLayer::new(fs))
 }
@@ -81,6 +93,12 @@ async fn limit_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn hedge_passes() {
+    check(hedge).await;
+    check(eager_hedge).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn metrics_passes() {
     check(metrics).await;
 }
@@ -108,7 +126,7 @@ async fn spawned_passes() {
 /// The order of the stack that the module documents.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_whole_stack_passes() {
-    check(|fs| spawned(tracing(metrics(retry(limit(timeout(prefix(fs)))))))).await;
+    check(|fs| spawned(tracing(metrics(retry(hedge(limit(timeout(prefix(fs))))))))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,7 +196,7 @@ fn spawned_works_where_nothing_else_would() {
     let ours = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let fs = {
         let _inside = ours.enter();
-        spawned(tracing(metrics(retry(limit(timeout(Arc::new(MemoryFileSystem::new())))))))
+        spawned(tracing(metrics(retry(hedge(limit(timeout(Arc::new(MemoryFileSystem::new()))))))))
     };
     let use_it = async {
         let path = FsPath::parse("d/f").unwrap();

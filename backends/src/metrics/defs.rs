@@ -137,6 +137,12 @@ metrics! {
         "Calls that failed with their retries used up.";
     THROTTLED_SECONDS = Histogram "nearfs_throttled_wait_seconds" Seconds [] Experimental
         "Time that attempts waited because the store had asked to be called less often.";
+    HEDGES = Counter "nearfs_hedges_total" Count ["reason"] Experimental
+        "Second requests for slow reads; reason is first_byte (nothing had come) or body (the rest came too slowly).";
+    HEDGES_WON = Counter "nearfs_hedges_won_total" Count [] Experimental
+        "Second requests that were faster than the first.";
+    HEDGES_REFUSED = Counter "nearfs_hedges_refused_total" Count ["reason"] Experimental
+        "Slow reads without a second request; reason is budget (too many are slow) or throttled (the store asks for fewer).";
     LIMIT_WAIT_SECONDS = Histogram "nearfs_limit_wait_seconds" Seconds ["class"] Experimental
         "Time that requests waited for a place among those in flight; class is data or metadata.";
     LIMIT_RUNNING = Gauge "nearfs_limit_running" Count ["class"] Experimental

@@ -24,15 +24,9 @@ use crate::io::Buffer;
 use crate::metadata::{Metadata, Version};
 use crate::options::OpenOptions;
 use crate::path::FsPath;
-use crate::range::{clamp, coalesce};
+use crate::range::clamp;
 use counted::{Counted, Proofs};
 use proof::Proof;
-
-/// Ranges no further apart are one request: below this, bytes are cheaper than another round trip.
-const COALESCE_GAP: u64 = 128 * 1024;
-
-/// Requests of one [`File::read_ranges`] at once.
-const PARALLEL_RANGES: usize = 16;
 
 /// Asks for the checksum that the store keeps of an object; it goes out with whole objects only, as it is of those.
 const CHECKSUM_MODE: HeaderName = HeaderName::from_static("x-amz-checksum-mode");
@@ -272,27 +266,12 @@ impl File for S3File {
     }
 
     async fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let wanted: Vec<_> = ranges.iter().map(|r| clamp(r.clone(), self.0.metadata.size)).collect();
-        let merged = coalesce(&wanted, COALESCE_GAP);
-        let reads: Vec<_> = merged
-            .iter()
-            .map(|r| {
-                let (file, range) = (Arc::clone(&self.0), r.clone());
-                async move { file.read(range).await }
-            })
-            .collect();
-        let read = stream::iter(reads).buffered(PARALLEL_RANGES).try_collect::<Vec<Bytes>>().await;
-        let pieces = read.map_err(|e| self.0.named(e))?;
-        let cut = |range: &Range<u64>| {
-            if range.is_empty() {
-                return Bytes::new();
-            }
-            // The last merged range that starts no later holds it.
-            let at = merged.partition_point(|m| m.start <= range.start) - 1;
-            let offset = |position: u64| (position - merged[at].start) as usize;
-            pieces[at].slice(offset(range.start)..offset(range.end))
+        let read = |range| {
+            let file = Arc::clone(&self.0);
+            async move { file.read(range).await }
         };
-        Ok(wanted.iter().map(cut).collect())
+        let read = crate::ext::read_merged(ranges, self.0.metadata.size, read).await;
+        read.map_err(|e| self.0.named(e))
     }
 
     fn read_stream(&self, range: Range<u64>) -> ByteStream {
