@@ -147,11 +147,21 @@ impl DiskTier {
         Some(Arc::new(DiskObject { tier: self.clone(), volume: volume.clone(), size, shape }))
     }
 
-    /// The open files of `handle`, made with `create` if there are none. Blocks only on threads made for that.
-    async fn large(&self, handle: &Arc<Handle>, create: bool) -> Option<Arc<Large>> {
+    /// The open files of `handle`. If there are none, they are made for a reader at the offset `create`, unless this
+    /// pass was refused a place for them. Blocks only on threads made for that.
+    async fn large(&self, handle: &Arc<Handle>, create: Option<u64>) -> Option<Arc<Large>> {
         if let Some(large) = handle.current() {
             return Some(large);
         }
+        if create.is_none() && !handle.is_listed() {
+            return None;
+        }
+        // One at a time: whoever comes meanwhile has what the first one opens.
+        let _opening = handle.opening.lock().await;
+        if let Some(large) = handle.current() {
+            return Some(large);
+        }
+        let create = !handle.is_listed() && create.is_some_and(|start| handle.may_ask(start));
         if !create && !handle.is_listed() {
             return None;
         }
@@ -168,10 +178,11 @@ struct Handle {
     size: u64,
     /// Its files, as long as they are open.
     large: Mutex<Weak<Large>>,
+    opening: tokio::sync::Mutex<()>,
     /// When its use was last noted.
     noted: Mutex<Option<Instant>>,
-    /// When a place for it was last asked for.
-    asked: Mutex<Option<Instant>>,
+    /// When it was last refused a place, if that was the last answer.
+    refused: Mutex<Option<Instant>>,
 }
 
 impl Handle {
@@ -181,8 +192,9 @@ impl Handle {
             key,
             size,
             large: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
             noted: Mutex::new(None),
-            asked: Mutex::new(None),
+            refused: Mutex::new(None),
         })
     }
 
@@ -194,7 +206,11 @@ impl Handle {
 
     /// Opens its files, or makes them with `create`. Blocks.
     fn open(&self, create: bool) -> Option<Arc<Large>> {
-        self.keep(self.volume.open_large(&self.key, self.size, create))
+        let large = self.volume.open_large(&self.key, self.size, create);
+        if create {
+            *self.refused.lock() = large.is_none().then(Instant::now);
+        }
+        self.keep(large)
     }
 
     fn keep(&self, large: Option<Arc<Large>>) -> Option<Arc<Large>> {
@@ -213,15 +229,10 @@ impl Handle {
         }
     }
 
-    /// Whether a read from `start` on may ask for a place in the cache: once in a pass. Asking counts as an access, so
-    /// an object that is refused would look like the most popular of all if each of its parts asked again.
+    /// Whether a read from `start` on may ask for a place in the cache: not again in a pass that was refused one. Asking
+    /// counts as an access, so a refused object would look like the most popular of all if each of its parts asked.
     fn may_ask(&self, start: u64) -> bool {
-        let mut asked = self.asked.lock();
-        let may = start == 0 || asked.is_none_or(|at| at.elapsed() >= PASS);
-        if may {
-            *asked = Some(Instant::now());
-        }
-        may
+        start == 0 || self.refused.lock().is_none_or(|at| at.elapsed() >= PASS)
     }
 
     /// True if the index has it.
@@ -370,7 +381,7 @@ impl DiskObject {
     /// Opens the files that exist, so that [`DiskObject::peek`] knows what they have.
     pub(crate) async fn open(&self) {
         if let Shape::Whole(handle) = &self.shape {
-            self.tier.large(handle, false).await;
+            self.tier.large(handle, None).await;
         }
     }
 
@@ -434,7 +445,7 @@ impl DiskObject {
     async fn read_large(&self, handle: &Arc<Handle>, own: &Range<u64>, mut buf: Buffer) -> (bool, Buffer) {
         let (before, len) = (buf.len(), (own.end - own.start) as usize);
         for _ in 0..ATTEMPTS {
-            let Some(large) = self.tier.large(handle, false).await else { break };
+            let Some(large) = self.tier.large(handle, None).await else { break };
             let Some(token) = large.begin(own) else {
                 let (unproven, range) = (large.clone(), own.clone());
                 let prove = move |_: &_| Ok(unproven.prove(&range).unwrap_or(false));
@@ -469,7 +480,7 @@ impl DiskObject {
         }
         let mut plan = Vec::new();
         for stretch in self.stretches(&range) {
-            let create = self.volume.dir().writable() && stretch.handle.may_ask(stretch.own.start);
+            let create = self.volume.dir().writable().then_some(stretch.own.start);
             match self.tier.large(&stretch.handle, create).await {
                 Some(large) => self.plan_large(&large, &stretch, &mut plan),
                 None => plan.push(Segment::Bare(stretch.of(&stretch.own))),
@@ -553,7 +564,7 @@ impl DiskObject {
             return;
         }
         let Some(stretch) = self.stretches(range).into_iter().next() else { return };
-        let Some(large) = self.tier.large(&stretch.handle, false).await else { return };
+        let Some(large) = self.tier.large(&stretch.handle, None).await else { return };
         let first = stretch.own.start..stretch.own.end.min(stretch.own.start + UNIT);
         let mut waiter = Waiter::new();
         while let Some(pause) = large.wait(&mut waiter, &first) {

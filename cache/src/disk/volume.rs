@@ -21,7 +21,7 @@ use super::{evict, small};
 use crate::config::PolicyKind;
 
 /// How long somebody else may take to make the files of an object before it is not kept.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One directory.
 #[derive(Debug)]

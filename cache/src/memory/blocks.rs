@@ -350,7 +350,9 @@ impl FileBlocks {
             return;
         }
         let flights = self.map.lock().flights();
-        flights.iter().filter(|f| f.ahead && !f.is_awaited()).for_each(|f| f.abort());
+        // What has brought everything still has to be checked and handed to the disk, and costs nobody anything.
+        let coming = |f: &&Arc<super::flight::Flight>| f.arrived() < f.range.end;
+        flights.iter().filter(|f| f.ahead && !f.is_awaited()).filter(coming).for_each(|f| f.abort());
         *self.reader.lock() = Detector::default();
         self.engine.forget_if_unused(self);
     }

@@ -44,6 +44,11 @@ impl FileBlocks {
         if self.disk().is_some() { UNIT } else { 1 }
     }
 
+    /// `offset` down to a whole unit of the disk tier, if there is one.
+    pub(crate) fn whole_units(&self, offset: u64) -> u64 {
+        offset / self.unit() * self.unit()
+    }
+
     /// `range` in whole units of the disk tier, if there is one.
     pub(crate) fn aligned(&self, range: Range<u64>) -> Range<u64> {
         range::align(range, self.unit(), self.size())

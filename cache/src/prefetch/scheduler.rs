@@ -55,7 +55,7 @@ impl FileBlocks {
                     stream.planned = stretch.min(end);
                     continue;
                 }
-                let phase = stream.phase;
+                let phase = self.whole_units(stream.phase);
                 let most =
                     |gap: &Range<u64>| gap.start..gap.end.min(window::cut(gap.start, MAX_EXTENT, phase));
                 stream.planned = self.fetch_ahead(from..stretch.min(end), most, Purpose::Ahead, phase)?;
@@ -69,7 +69,8 @@ impl FileBlocks {
                 self.engine.connections.want_more();
                 return None;
             }
-            let (phase, part) = (stream.phase, window::near(from - stream.high, window, part));
+            let part = window::near(from - stream.high, window, part);
+            let phase = self.whole_units(stream.phase);
             let most = |gap: &Range<u64>| gap.start..gap.end.min(window::cut(gap.start, part, phase));
             stream.planned = self.fetch_ahead(from..end, most, Purpose::Ahead, phase)?;
         }
