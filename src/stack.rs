@@ -11,6 +11,9 @@
 //!   MetricsLayer         counts, bytes and times of what callers get, retries included
 //!   TimeoutLayer         the deadline: whatever happens below, a call ends by then
 //!   RetryLayer           remote: repeats what may succeed later; resumes bodies where they broke off
+//!   HedgeLayer           remote: a second request for a slow read; the better one counts. Below the retry, so that the
+//!      |                 two are one attempt, which fails only if both do and is repeated once; above the limits, so that
+//!      |                 second requests hold places and have time-outs of their own
 //!   ConcurrencyLimit     remote: bounds requests in flight; below the retry, so that pauses hold no place
 //!   TimeoutLayer         remote: ends attempts that make no progress, so that the retry gets its turn; below the
 //!      |                 limit, so that waiting for a place costs an attempt none of its time
@@ -23,8 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearfs_backends::layer::{
-    ConcurrencyLimitConfig, ConcurrencyLimitLayer, MetricsLayer, RetryLayer, SpawnedLayer, TimeoutConfig,
-    TimeoutLayer, TracingConfig, TracingLayer,
+    ConcurrencyLimitConfig, ConcurrencyLimitLayer, HedgeConfig, HedgeLayer, MetricsLayer, RetryLayer,
+    SpawnedLayer, TimeoutConfig, TimeoutLayer, TracingConfig, TracingLayer,
 };
 use nearfs_backends::{FileSystem, Result};
 use nearfs_cache::{CacheConfig, CachedFileSystem, DiskTier, Lifetime, memory_limit};
@@ -44,6 +47,9 @@ pub(crate) fn dependable(store: Arc<dyn FileSystem>, plan: &StorePlan) -> Result
     if fs.capabilities().remote {
         fs = Arc::new(TimeoutLayer::new(fs, attempt(settings)));
         fs = Arc::new(ConcurrencyLimitLayer::new(fs, limit(settings)));
+        if settings.hedge {
+            fs = Arc::new(HedgeLayer::new(fs, HedgeConfig::default()));
+        }
         fs = Arc::new(RetryLayer::new(fs, plan.retry.clone())?);
     }
     fs = Arc::new(TimeoutLayer::new(fs, deadline(settings)));

@@ -48,6 +48,7 @@ pub struct Settings {
     pub negative_ttl: Option<Duration>,
     pub deadline: Duration,
     pub prefetch: bool,
+    pub hedge: bool,
     pub max_connections: usize,
     pub endpoint_url: Option<String>,
     pub region: Option<String>,
@@ -136,7 +137,8 @@ settings! {
     metadata_ttl Store "60s" "how long attributes and directory entries are believed; `0` asks every time, `inf` never again" parse_span_or_inf;
     negative_ttl Store "2s" "how long absence is believed" parse_span_or_inf;
     deadline Store "60s" "longest time any one call may take before it fails" parse_deadline;
-    prefetch Store "auto" "reading ahead of streams and fetching neighbours of small files: `auto` or `off`" parse_prefetch;
+    prefetch Store "auto" "reading ahead of streams and fetching neighbours of small files: `auto` or `off`" parse_auto;
+    hedge Store "auto" "a second request for a read that is far slower than others of its size, at most 3 % of all: `auto` or `off`" parse_auto;
     max_connections Store "128" "most data requests in flight for one store; how many are used follows measurement" parse_connections;
     endpoint_url Store "" "address of the store's API instead of the provider's own" parse_endpoint;
     region Store "" "region of the bucket; unset: from the environment or the profile, else found by asking" parse_text;
@@ -184,6 +186,7 @@ impl Settings {
             negative_ttl: None,
             deadline: Duration::ZERO,
             prefetch: false,
+            hedge: false,
             max_connections: 0,
             endpoint_url: None,
             region: None,
@@ -272,7 +275,7 @@ fn parse_nonzero(text: &str) -> Result<Duration> {
     if span.is_zero() { Err(bad(text, "a time span above 0")) } else { Ok(span) }
 }
 
-fn parse_prefetch(text: &str) -> Result<bool> {
+fn parse_auto(text: &str) -> Result<bool> {
     match text.trim() {
         "auto" | "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
