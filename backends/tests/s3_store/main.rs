@@ -3,6 +3,7 @@
 mod checksums;
 mod credentials;
 mod faults;
+mod hedging;
 mod listing;
 #[path = "../moto/mod.rs"]
 mod moto;
