@@ -1,19 +1,20 @@
 //! [`DiskTier`]: the cache directories of a process, and [`DiskObject`]: where one file is in them.
 
+mod handle;
 mod manage;
+mod plan;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use nearfs_backends::io::{Buffer, Engine, EngineConfig};
 use nearfs_backends::{Error, ErrorKind, FsPath, Identity, Metadata, Result};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::claims::{Claimed, Waiter};
+use self::handle::Handle;
+pub(crate) use self::plan::{Claim, Segment, Written};
 use super::cleaning;
 use super::dir::Directory;
 use super::key::Key;
@@ -21,20 +22,15 @@ use super::lent::LentFile;
 use super::object::Large;
 use super::parts::Parts;
 use super::small::SMALL;
-use super::state::UNIT;
-use super::volume::{Filling, Turn, Volume};
-use super::writer::{Outstanding, Place, Writer};
+use super::volume::Volume;
+use super::writer::Writer;
 use crate::config::DiskConfig;
 use crate::stats::Counters;
 
 pub use manage::{Checked, DirectoryStatus, Pinned, Removed};
 
-/// Reads of one object, from anywhere, that count as one use of it.
-const PASS: Duration = Duration::from_secs(60);
 /// Reads of one range that are tried again because something was evicted meanwhile.
 const ATTEMPTS: usize = 3;
-/// First and longest pause between two looks at a small object that somebody else is fetching.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 
 /// The cache directories of a process, shared by all its [`CachedFileSystem`](crate::CachedFileSystem)s and, live, by
 /// all processes that use the same directories. An object is in one of them, chosen by hash.
@@ -170,100 +166,6 @@ impl DiskTier {
     }
 }
 
-/// The place of one large object, or of one part of a very large one.
-#[derive(Debug)]
-struct Handle {
-    volume: Arc<Volume>,
-    key: Key,
-    size: u64,
-    /// Its files, as long as they are open.
-    large: Mutex<Weak<Large>>,
-    opening: tokio::sync::Mutex<()>,
-    /// When its use was last noted.
-    noted: Mutex<Option<Instant>>,
-    /// When it was last refused a place, if that was the last answer.
-    refused: Mutex<Option<Instant>>,
-}
-
-impl Handle {
-    fn new(volume: &Arc<Volume>, key: Key, size: u64) -> Arc<Self> {
-        Arc::new(Handle {
-            volume: volume.clone(),
-            key,
-            size,
-            large: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
-            noted: Mutex::new(None),
-            refused: Mutex::new(None),
-        })
-    }
-
-    /// Its files, if they are open and in force.
-    fn current(&self) -> Option<Arc<Large>> {
-        let kept = self.large.lock().upgrade().filter(|large| !large.is_dead());
-        kept.or_else(|| self.keep(self.volume.find_large(&self.key)))
-    }
-
-    /// Opens its files, or makes them with `create`. Blocks.
-    fn open(&self, create: bool) -> Option<Arc<Large>> {
-        let large = self.volume.open_large(&self.key, self.size, create);
-        if create {
-            *self.refused.lock() = large.is_none().then(Instant::now);
-        }
-        self.keep(large)
-    }
-
-    fn keep(&self, large: Option<Arc<Large>>) -> Option<Arc<Large>> {
-        if let Some(large) = &large {
-            *self.large.lock() = Arc::downgrade(large);
-        }
-        large
-    }
-
-    /// Notes a read of `range` as a use of the object, if it begins a pass or the last one was a while ago.
-    fn used(&self, large: &Large, range: &Range<u64>) {
-        let mut noted = self.noted.lock();
-        if range.start == 0 || noted.is_none_or(|at| at.elapsed() >= PASS) {
-            *noted = Some(Instant::now());
-            self.volume.accessed(large);
-        }
-    }
-
-    /// Whether a read from `start` on may ask for a place in the cache: not again in a pass that was refused one. Asking
-    /// counts as an access, so a refused object would look like the most popular of all if each of its parts asked.
-    fn may_ask(&self, start: u64) -> bool {
-        start == 0 || self.refused.lock().is_none_or(|at| at.elapsed() >= PASS)
-    }
-
-    /// True if the index has it.
-    fn is_listed(&self) -> bool {
-        self.volume.has(&self.key)
-    }
-
-    /// The first stretch of `range` that is there, or is not; none if that is not known without input or output.
-    fn peek(&self, range: &Range<u64>) -> Option<(bool, Range<u64>)> {
-        match self.current() {
-            Some(large) => Some(large.resident(range.clone())),
-            None if self.is_listed() => None,
-            None => Some((false, range.clone())),
-        }
-    }
-
-    /// Appends the bytes of `range` to `buf` if they are there, believed, and in the kernel's memory.
-    fn read_now(&self, range: &Range<u64>, buf: &mut Buffer) -> bool {
-        let Some(large) = self.current() else { return false };
-        let Some(token) = large.begin(range) else { return false };
-        let (before, len) = (buf.len(), (range.end - range.start) as usize);
-        let read = large.source().read_cached(range.start, buf, len);
-        if read == len && large.finish(token) {
-            self.used(&large, range);
-            return true;
-        }
-        buf.truncate(before);
-        false
-    }
-}
-
 /// Where one version of one file is in the cache directories.
 #[derive(Debug)]
 pub(crate) struct DiskObject {
@@ -286,27 +188,6 @@ enum Shape {
 
 /// Parts of one object that are remembered.
 const MAX_PARTS: usize = 16;
-
-/// A part of a range, and what is to be done about it.
-#[derive(Debug)]
-pub(crate) enum Segment {
-    /// The disk has it.
-    Resident(Range<u64>),
-    /// The caller fetches it, for all who want it.
-    Mine(Claim),
-    /// Somebody else, alive, is fetching it.
-    Theirs(Range<u64>),
-    /// It is not kept on disk.
-    Bare(Range<u64>),
-}
-
-/// What became of bytes that were handed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
-    Yes,
-    /// The disk did not take them, or there is no room that they are worth.
-    No,
-}
 
 /// A stretch of one file: its bytes in a file of the cache, and where that begins in the object.
 struct Stretch {
@@ -472,106 +353,6 @@ impl DiskObject {
         (false, buf)
     }
 
-    /// Says of each part of `range`, from front to back, what is to be done about it, and claims what nobody has.
-    /// Ends behind the first part that somebody else is fetching.
-    pub(crate) async fn plan(self: &Arc<Self>, range: Range<u64>) -> Vec<Segment> {
-        if let Shape::Small(key) = &self.shape {
-            return vec![self.plan_small(*key, range)];
-        }
-        let mut plan = Vec::new();
-        for stretch in self.stretches(&range) {
-            let create = self.volume.dir().writable().then_some(stretch.own.start);
-            match self.tier.large(&stretch.handle, create).await {
-                Some(large) => self.plan_large(&large, &stretch, &mut plan),
-                None => plan.push(Segment::Bare(stretch.of(&stretch.own))),
-            }
-            if matches!(plan.last(), Some(Segment::Theirs(_))) {
-                break;
-            }
-        }
-        plan
-    }
-
-    fn plan_small(self: &Arc<Self>, key: Key, range: Range<u64>) -> Segment {
-        if self.volume.has(&key) {
-            return Segment::Resident(range);
-        }
-        if range != (0..self.size) {
-            return Segment::Bare(range);
-        }
-        match self.volume.claim_small(&key, self.size) {
-            Turn::Mine(filling) => Segment::Mine(self.claimed(range, Held::Small(filling))),
-            Turn::There => Segment::Resident(range),
-            Turn::Theirs => Segment::Theirs(range),
-            Turn::No => Segment::Bare(range),
-        }
-    }
-
-    fn claimed(self: &Arc<Self>, range: Range<u64>, held: Held) -> Claim {
-        let _outstanding = self.tier.writer.expect();
-        Claim { object: self.clone(), range, held: Some(held), _outstanding }
-    }
-
-    fn plan_large(self: &Arc<Self>, large: &Arc<Large>, stretch: &Stretch, plan: &mut Vec<Segment>) {
-        let own = &stretch.own;
-        // Units of which the range has only a part can be read, but not filled.
-        let first = own.start.next_multiple_of(UNIT).min(own.end);
-        let last = if own.end == large.size() { own.end } else { (own.end / UNIT * UNIT).max(first) };
-        let edge = |range: Range<u64>| match large.resident(range.clone()) {
-            _ if range.is_empty() => None,
-            (true, there) if there.end == range.end => Some(Segment::Resident(stretch.of(&range))),
-            _ => Some(Segment::Bare(stretch.of(&range))),
-        };
-        plan.extend(edge(own.start..first));
-        if first < last {
-            let mut pieces = large.claim(first..last).into_iter().map(|piece| {
-                let range = stretch.of(&piece.range);
-                match piece.claimed {
-                    Claimed::Resident => Segment::Resident(range),
-                    Claimed::Theirs(_) => Segment::Theirs(range),
-                    Claimed::Refused => Segment::Bare(range),
-                    Claimed::Mine => {
-                        Segment::Mine(self.claimed(range, Held::Large(large.clone(), piece.range)))
-                    }
-                }
-            });
-            while let Some(piece) = pieces.next() {
-                let ends = matches!(piece, Segment::Theirs(_));
-                plan.push(piece);
-                if ends {
-                    // What is behind is claimed when it is its turn; these claims are given up here.
-                    pieces.for_each(drop);
-                    return;
-                }
-            }
-        }
-        plan.extend(edge(last..own.end));
-    }
-
-    /// Waits until something about the start of `range`, which others fetch, has changed, so that another plan may
-    /// find more. False after `patience`.
-    pub(crate) async fn wait(&self, range: &Range<u64>, patience: Duration) -> bool {
-        tokio::time::timeout(patience, self.wait_on(range)).await.is_ok()
-    }
-
-    async fn wait_on(&self, range: &Range<u64>) {
-        if let Shape::Small(key) = &self.shape {
-            let mut pause = PAUSES.0;
-            while self.volume.is_busy(key) {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSES.1);
-            }
-            return;
-        }
-        let Some(stretch) = self.stretches(range).into_iter().next() else { return };
-        let Some(large) = self.tier.large(&stretch.handle, None).await else { return };
-        let first = stretch.own.start..stretch.own.end.min(stretch.own.start + UNIT);
-        let mut waiter = Waiter::new();
-        while let Some(pause) = large.wait(&mut waiter, &first) {
-            tokio::time::sleep(pause).await;
-        }
-    }
-
     /// The file itself, if all of it is here, in one file, and believed.
     pub(crate) fn lend(&self) -> Option<LentFile> {
         match &self.shape {
@@ -587,60 +368,6 @@ impl DiskObject {
             let handle = handle.clone();
             let forget = move || handle.volume.forget_incomplete(&handle.key, handle.size);
             self.tier.io.pool().detach("forget", forget);
-        }
-    }
-}
-
-/// The right, and the duty, to fetch a part of a file for all who want it. Dropping it leaves that to others.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    object: Arc<DiskObject>,
-    range: Range<u64>,
-    held: Option<Held>,
-    _outstanding: Outstanding,
-}
-
-#[derive(Debug)]
-enum Held {
-    Small(Filling),
-    /// With the bytes of the object's own file.
-    Large(Arc<Large>, Range<u64>),
-}
-
-impl Claim {
-    /// The bytes of the file.
-    pub(crate) fn range(&self) -> Range<u64> {
-        self.range.clone()
-    }
-
-    /// Has `data`, all bytes of the range and proven, written behind the caller's back; `place` is theirs until then.
-    /// `then` is told what became of it, on the thread that wrote.
-    pub(crate) fn fill(self, place: Place, data: Vec<Bytes>, then: impl FnOnce(Written) + Send + 'static) {
-        let tier = self.object.tier.clone();
-        tier.writer.put(move || {
-            let written = self.write(&data);
-            drop((data, place));
-            then(written);
-        });
-    }
-
-    fn write(mut self, data: &[Bytes]) -> Written {
-        // From here on they give the claim up themselves.
-        let kept = match self.held.take() {
-            Some(Held::Small(filling)) => filling.store(data),
-            Some(Held::Large(large, own)) => large.fill(own.start, data),
-            None => Ok(false),
-        };
-        if matches!(kept, Ok(true)) { Written::Yes } else { Written::No }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        match self.held.take() {
-            // It gives itself up.
-            Some(Held::Small(_)) | None => {}
-            Some(Held::Large(large, own)) => large.release(&own),
         }
     }
 }

@@ -265,11 +265,6 @@ impl Filler {
         self.extent.memory.get().is_some()
     }
 
-    /// Offset in the file of the next byte to write.
-    pub(crate) fn position(&self) -> u64 {
-        self.extent.start + u64::from(self.at)
-    }
-
     /// Copies as much of `data` as fits behind what was written before and returns how much that was. Not visible
     /// before [`Filler::publish`].
     pub(crate) fn write(&mut self, data: &[u8]) -> usize {

@@ -31,7 +31,7 @@ impl FileBlocks {
         let (turn, charge) = grant.map_or((None, None), |g| (g.turn, Some(g.charge)));
         let mut carrier = Carrier { blocks: self, flight, fillers, turn, charge };
         match self.disk().filter(|_| self.is_shown()) {
-            None => carrier.from_store(flight.range.clone()).await,
+            None => carrier.fetch(flight.range.clone()).await,
             Some(disk) => carrier.through(disk).await,
         }
     }
@@ -63,14 +63,14 @@ impl Carrier<'_> {
             for segment in segments {
                 match segment {
                     Segment::Resident(range) => {
-                        at = self.from_disk(disk, range.clone()).await;
+                        at = self.load(disk, range.clone()).await;
                         if at < range.end {
                             break;
                         }
                     }
                     Segment::Mine(claim) => {
                         let range = claim.range();
-                        self.from_store(range.clone()).await?;
+                        self.fetch(range.clone()).await?;
                         at = range.end;
                         self.hand_over(claim);
                     }
@@ -78,13 +78,13 @@ impl Carrier<'_> {
                         self.turn = None;
                         stats.disk_waits.inc();
                         if !disk.wait(&range, OTHERS).await {
-                            self.from_store(range.clone()).await?;
+                            self.fetch(range.clone()).await?;
                             at = range.end;
                         }
                         break;
                     }
                     Segment::Bare(range) => {
-                        self.from_store(range.clone()).await?;
+                        self.fetch(range.clone()).await?;
                         at = range.end;
                     }
                 }
@@ -122,7 +122,7 @@ impl Carrier<'_> {
     }
 
     /// Fetches `range`, which comes next, from the store.
-    async fn from_store(&mut self, range: Range<u64>) -> Result<()> {
+    async fn fetch(&mut self, range: Range<u64>) -> Result<()> {
         if self.turn.is_none() {
             self.turn = Some(self.blocks.turn().await?);
         }
@@ -146,7 +146,7 @@ impl Carrier<'_> {
 
     /// Reads `range`, which comes next, from disk, all its extents side by side and each into its own memory. Returns
     /// the offset up to which that went well.
-    async fn from_disk(&mut self, disk: &Arc<DiskObject>, range: Range<u64>) -> u64 {
+    async fn load(&mut self, disk: &Arc<DiskObject>, range: Range<u64>) -> u64 {
         self.reserve().await;
         let engine = &self.blocks.engine;
         let touched = self.touched(&range);

@@ -127,7 +127,9 @@ async fn j2_a_kill_in_the_middle_of_a_fill_leaves_nothing_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::new(|_| ()).await;
     let mut keys: Vec<_> = (0..6).map(|i| format!("l{i}")).collect();
-    keys.iter().for_each(|key| drop(world.put(key, 12 * MIB)));
+    for key in &keys {
+        world.put(key, 12 * MIB);
+    }
     keys.extend(world.lab.tree("b", "s", 1, 40, 150_000));
     world.lab.set_model(Model::network(2.0, 40.0));
     let endpoint = world.lab.endpoint();
