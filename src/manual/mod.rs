@@ -9,6 +9,9 @@ pub mod mounting {}
 #[doc = include_str!("configuration.md")]
 pub mod configuration {}
 
+#[doc = include_str!("cache.md")]
+pub mod cache {}
+
 #[doc = include_str!("command_line.md")]
 pub mod command_line {}
 

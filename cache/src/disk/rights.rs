@@ -26,15 +26,16 @@ impl Rights {
     /// For `group`, or for this user alone.
     ///
     /// # Errors
-    /// `InvalidInput` if this process is not a member of the group; the superuser always is.
+    /// `PermissionDenied` if this process is not a member of the group; the superuser always is.
     pub(crate) fn new(group: Option<u32>) -> Result<Self> {
         match group {
             Some(group) if !is_member(group) => Err(Error::new(
-                ErrorKind::InvalidInput,
+                ErrorKind::PermissionDenied,
                 format!(
                     "the cache group must be one that this process is in, and it is not in group {group}"
                 ),
-            )),
+            )
+            .with_context("hint", "become a member of the group, or leave --cache-group out")),
             group => Ok(Rights { group }),
         }
     }

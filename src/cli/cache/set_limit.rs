@@ -1,11 +1,11 @@
 //! `nearfs cache set-limit`: how much the cache may hold.
 
 use clap::Args;
-use nearfs::cache::DiskSize;
+use nearfs::cache::{DiskConfig, DiskSize, DiskTier};
 use nearfs::config::Size;
 
 use super::super::context::Context;
-use super::super::diagnostics::{DONE, Failure, Outcome};
+use super::super::diagnostics::{DONE, Failure, Outcome, note};
 use super::super::output::human_bytes;
 
 /// Set how much disk space the cache may use
@@ -38,11 +38,25 @@ pub(super) async fn run(ctx: &Context, args: SetLimitArgs) -> Outcome {
         Size::Bytes(n) => DiskSize::Bytes(n),
         Size::Percent(p) => DiskSize::Share(p / 100.0),
     };
-    let tier = super::tier(ctx).await?;
-    let changed = super::blocking(move || tier.set_limit(size)).await?;
-    if !ctx.quiet {
-        for (path, limit) in changed {
-            ctx.out.line(format!("{}: at most {}", path.display(), human_bytes(limit))).await?;
+    let Some(config) = ctx.client.disk_config()? else { return Err(super::off(ctx)?) };
+    // A new directory is made for this limit.
+    let config = DiskConfig { size: Some(size), ..config };
+    let changed = super::blocking(move || {
+        let tier = DiskTier::open(&config)?;
+        tier.set_limit(size);
+        Ok::<_, nearfs::Error>(tier.status())
+    });
+    for status in changed.await?? {
+        let (limit, used) = (human_bytes(status.limit), human_bytes(status.used));
+        if status.used > status.limit {
+            note(format_args!(
+                "warning: {}: {used} are used: by files in use, pinned ones, or an index for a larger limit, which \
+                 is made anew if the directory is removed while nobody uses it",
+                status.path.display()
+            ));
+        }
+        if !ctx.quiet {
+            ctx.out.line(format!("{}: at most {limit}, {used} used", status.path.display())).await?;
         }
     }
     Ok(DONE)
