@@ -80,7 +80,7 @@ impl<A: Words> State<'_, A> {
         loop {
             match claim.compare_exchange(expected, me.0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(()),
-                Err(now) if now == 0 => expected = 0,
+                Err(0) => expected = 0,
                 Err(now) if now == me.0 || alive(Owner(now)) => return Err(Owner(now)),
                 Err(now) => expected = now,
             }

@@ -103,7 +103,7 @@ impl Large {
         let (state, me) = (self.state(), self.ground.host.me());
         if state.claim_resident(unit, me, &mut self.liveness()) {
             self.ground.host.count_wrong(&self.key, "a unit is not what its checksum says");
-            state.withdraw(&[unit..unit + 1]);
+            state.withdraw(std::slice::from_ref(&(unit..unit + 1)));
             self.ground.host.discharge(self.slot, blocks(&self.range_of(unit..unit + 1)));
             state.release(unit, me);
         }

@@ -195,6 +195,7 @@ fn claims_of_the_dead_are_taken_over_by_one() {
                             }
                             Claimed::Resident => {}
                             Claimed::Theirs(other) => assert_ne!(other, Owner(7)),
+                            Claimed::Refused => panic!("everybody here has a slot"),
                         }
                     }) as Box<dyn FnOnce() + Send>
                 })

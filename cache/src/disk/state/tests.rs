@@ -169,7 +169,7 @@ fn the_clock_spares_what_was_used_once() {
         let taken = state.sweep(want, |unit| units.insert(unit));
         assert_eq!(taken, units.len());
         for unit in &units {
-            assert_eq!(state.withdraw(&[*unit..*unit + 1]), 1);
+            assert_eq!(state.withdraw(std::slice::from_ref(&(*unit..*unit + 1))), 1);
         }
         let mut units: Vec<_> = units.into_iter().collect();
         units.sort_unstable();
@@ -334,7 +334,7 @@ proptest! {
                     prop_assert_eq!(units.len(), want.min(there.len()));
                     for unit in units {
                         prop_assert!(there.remove(&unit).is_some());
-                        prop_assert_eq!(state.withdraw(&[unit..unit + 1]), 1);
+                        prop_assert_eq!(state.withdraw(std::slice::from_ref(&(unit..unit + 1))), 1);
                         state.release(unit, Owner(who));
                         claims.remove(&unit);
                     }

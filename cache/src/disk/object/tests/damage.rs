@@ -110,7 +110,8 @@ fn j2_files_of_others_in_the_place_of_the_data_file_are_not_served() {
     world.whole("other", SIZE);
     world.whole("longer", other_size);
     let (other, _) = world.files("other", SIZE);
-    let ways: [(&str, &dyn Fn(&Path)); 8] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
+    let ways: [Damage<'_>; 8] = [
         ("missing", &|data| std::fs::remove_file(data).unwrap()),
         ("shorter", &|data| {
             std::fs::File::options().write(true).open(data).unwrap().set_len(SIZE - 4096).unwrap();
