@@ -122,11 +122,12 @@ pub(crate) fn run(global: &Global, args: &MountArgs, fake: bool) -> Outcome {
         };
     }
     telemetry::init(&plan.settings, global.verbose, None)?;
+    let signals = serve::Signals::watch()?;
     let session = plan.start()?;
     if !global.quiet {
         note(plan.ready_line(&session));
     }
-    serve::until_stopped(session, || plan.settle())
+    serve::until_stopped(session, signals, || plan.settle())
 }
 
 /// The child's part.
@@ -136,9 +137,10 @@ fn in_background(global: &Global, plan: Plan, parent: Parent) -> Outcome {
         let (log, path) = plan.log_file()?;
         daemon::redirect(&log)?;
         telemetry::init(&plan.settings, global.verbose, Some(log))?;
-        Ok((plan.start()?, path))
+        let signals = serve::Signals::watch()?;
+        Ok((plan.start()?, signals, path))
     };
-    let (session, log) = match started() {
+    let (session, signals, log) = match started() {
         Ok(started) => started,
         Err(failure) => return tell(Some(parent), failure),
     };
@@ -155,7 +157,7 @@ fn in_background(global: &Global, plan: Plan, parent: Parent) -> Outcome {
         serve::stop(&session)?;
         return Ok(DONE);
     }
-    serve::until_stopped(session, || plan.settle())
+    serve::until_stopped(session, signals, || plan.settle())
 }
 
 /// Hands `failure` to whoever prints it.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nearfs_lab::Lab;
+use nearfs_lab::{Fault, Lab, Op, Rule};
 use tempfile::TempDir;
 
 use crate::harness::{Printed, eventually, fails, is_mounted, nearfs, ok, run, signal};
@@ -245,6 +245,30 @@ fn a_signal_stops_in_order() {
         let status = eventually("the end", || child.try_wait().unwrap());
         assert_eq!(status.code(), Some(0));
         assert!(!is_mounted(point.path()));
+    }
+}
+
+#[test]
+fn a_signal_during_the_start_leaves_nothing_mounted() {
+    let lab = lab();
+    // The first listing takes long enough for the signal to come before the mount is there.
+    for (ms, code) in [(300, 0), (30_000, 130)] {
+        let point = Point::new();
+        lab.fault(Rule::on(Op::ListObjectsV2, Fault::Delay { ms }));
+        let mut child = point
+            .command(&lab)
+            .args(["mount", "--foreground", "s3://b/p", point.text()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("the store is asked", || (lab.counters().total() > 0).then_some(()));
+        signal(child.id(), libc::SIGTERM);
+        let status = eventually("the end", || child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(code));
+        assert!(!is_mounted(point.path()));
+        lab.clear_faults();
+        lab.reset_counters();
     }
 }
 

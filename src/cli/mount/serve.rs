@@ -1,12 +1,13 @@
 //! A running mount: until a signal, or until somebody unmounts it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use nearfs::mount::{MountSession, UnmountOptions};
 
-use crate::cli::diagnostics::{DONE, Failure, Outcome};
+use crate::cli::diagnostics::{DONE, Failure, INTERRUPTED, Outcome};
 
 enum Event {
     Signal(&'static str),
@@ -16,12 +17,33 @@ enum Event {
     Stopped(nearfs::Result<()>),
 }
 
-/// Waits for the end: an ordered stop at the first SIGTERM, SIGINT or SIGHUP, at once at the second. After an end in
-/// order `settle` is called.
-pub(super) fn until_stopped(session: MountSession, settle: impl FnOnce()) -> Outcome {
+/// How long a signal waits for a mount that is just being made before it ends the process.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Signals that ask for the end, heard from when this is made: one that comes while the mount is being made ends it in
+/// order once it is there.
+pub(super) struct Signals {
+    tx: Sender<Event>,
+    rx: Receiver<Event>,
+    mounted: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Hears SIGTERM, SIGINT and SIGHUP from now on.
+    pub(super) fn watch() -> Outcome<Self> {
+        let (tx, rx) = mpsc::channel();
+        let mounted = Arc::new(AtomicBool::new(false));
+        watch_signals(tx.clone(), mounted.clone())?;
+        Ok(Signals { tx, rx, mounted })
+    }
+}
+
+/// Waits for the end: an ordered stop at the first signal, at once at the second. After an end in order `settle` is
+/// called.
+pub(super) fn until_stopped(session: MountSession, signals: Signals, settle: impl FnOnce()) -> Outcome {
     let session = Arc::new(session);
-    let (tx, rx) = mpsc::channel();
-    watch_signals(tx.clone())?;
+    let Signals { tx, rx, mounted } = signals;
+    mounted.store(true, Ordering::Release);
     spawn("nearfs-watch", {
         let (session, tx) = (session.clone(), tx.clone());
         move || drop(tx.send(Event::Ended(session.join(None))))
@@ -69,7 +91,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome<()> {
     spawned.map(drop).map_err(|e| Failure::plain(format!("cannot start a thread: {e}")))
 }
 
-fn watch_signals(tx: Sender<Event>) -> Outcome<()> {
+fn watch_signals(tx: Sender<Event>, mounted: Arc<AtomicBool>) -> Outcome<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let spawner = nearfs::spawner()?;
     // Registered before this returns: no signal falls between.
@@ -87,6 +109,13 @@ fn watch_signals(tx: Sender<Event>) -> Outcome<()> {
             };
             if tx.send(Event::Signal(name)).is_err() {
                 return;
+            }
+            if !mounted.load(Ordering::Acquire) {
+                tokio::time::sleep(GRACE).await;
+                if !mounted.load(Ordering::Acquire) {
+                    // It waits for a store, and nothing is there to be taken down.
+                    std::process::exit(INTERRUPTED.into());
+                }
             }
             // Two deliveries of one keypress (to a group and to the process) are one wish.
             tokio::time::sleep(Duration::from_millis(50)).await;
