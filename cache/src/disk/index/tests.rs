@@ -297,3 +297,21 @@ fn garbage_in_the_table_is_survived() {
         }
     }
 }
+
+#[test]
+fn a_look_at_a_few_slots_tells_of_all_that_is_remembered() {
+    let index = table(64);
+    for n in 0..60 {
+        let at = claim(&index, n, n + 1);
+        match n % 3 {
+            0 => index.vacate(at, true),
+            1 => index.vacate(at, false),
+            _ => drop(index.publish(at, &facts(n, CHARGE_UNIT))),
+        }
+    }
+    let looks = [0, u64::MAX - 31].map(|start| index.ghosts_at(start));
+    let mut ghosts: Vec<u64> = looks.iter().flat_map(|(found, _)| found).map(|access| access.last).collect();
+    ghosts.sort_unstable();
+    assert_eq!(ghosts, (0..60).step_by(3).map(|n| n + 1).collect::<Vec<u64>>());
+    assert!(looks.iter().all(|(_, each)| *each == 2.0));
+}
