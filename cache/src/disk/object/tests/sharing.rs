@@ -9,7 +9,9 @@ use super::*;
 fn readers_get_right_bytes_or_none_while_units_come_and_go() {
     let world = World::new(64 * MIB);
     let size = 4 * MIB + 321;
-    let mine = world.whole("a", size);
+    drop(world.whole("a", size));
+    // Two processes that both live.
+    let mine = world.open_with(&world.other(|other| other.me = world.cat.me()), "a", size).unwrap();
     let theirs = world.open_with(&world.other(|_| ()), "a", size).unwrap();
     let over = AtomicBool::new(false);
     let (hits, evicted) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -34,8 +36,9 @@ fn readers_get_right_bytes_or_none_while_units_come_and_go() {
                 }
             })
         });
-        evictors.into_iter().for_each(|e| e.join().unwrap());
+        let ended = evictors.map(|e| e.join());
         over.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|e| e.unwrap());
     });
     assert!(hits.load(Ordering::Relaxed) > 100 && evicted.load(Ordering::Relaxed) > 100 * UNIT);
     fill(&mine, 0..size);
