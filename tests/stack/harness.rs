@@ -139,14 +139,10 @@ impl Mount {
         serde_json::from_str(&text).expect(".nearfs/stats is JSON")
     }
 
-    /// Peak resident memory of the daemon, in bytes.
-    pub(crate) fn peak_memory(&self) -> u64 {
-        status_kib(self.pid(), "VmHWM:") * 1024
-    }
-
-    /// Resident memory of the daemon now, in bytes.
+    /// Memory of the daemon's own now, in bytes: without files that it has mapped, which the kernel takes back when
+    /// it wants to.
     pub(crate) fn memory(&self) -> u64 {
-        status_kib(self.pid(), "VmRSS:") * 1024
+        status_kib(self.pid(), "RssAnon:") * 1024
     }
 
     /// Ordered stop: SIGTERM, exit status 0 within 10 s, mount table clean.
