@@ -131,6 +131,12 @@ impl Catalogue {
         self.evicted.load(Ordering::Relaxed)
     }
 
+    /// Counts on from where the catalogue of a directory that is gone ends.
+    pub(crate) fn inherit(&self, old: &Catalogue) {
+        self.wrong.fetch_add(old.wrong(), Ordering::Relaxed);
+        self.evicted.fetch_add(old.evicted(), Ordering::Relaxed);
+    }
+
     /// Whether the directory was removed or replaced: what it had on disk is gone.
     pub(crate) fn is_gone(&self) -> bool {
         !self.dir.control().is_named(self.dir.fd())

@@ -39,9 +39,10 @@ fn clean(volume: &Weak<Volume>) {
         if pass == 0 {
             volume.dir().remove_older_formats();
         }
-        let found = janitor.pass(volume.cat());
-        if found.gone {
-            return;
+        if janitor.pass(&volume.cat()).gone
+            && let Err(e) = volume.restart()
+        {
+            tracing::debug!(error = %e, "a removed cache directory cannot be made anew");
         }
     }
 }

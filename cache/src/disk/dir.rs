@@ -40,6 +40,7 @@ const ATTEMPTS: u32 = 16;
 /// One directory of the cache. All parts of a process that use the same directory share it.
 #[derive(Debug)]
 pub(crate) struct Directory {
+    asked: PathBuf,
     path: PathBuf,
     dir: Arc<File>,
     /// What the directory of the format version is in.
@@ -213,6 +214,7 @@ impl Directory {
             space.recount(index.disown());
         }
         Ok(Directory {
+            asked: place.asked.clone(),
             path: place.path.clone(),
             dir,
             parent: place.parent.try_clone()?,
@@ -225,6 +227,11 @@ impl Directory {
             objects,
             fans: [const { OnceLock::new() }; 256],
         })
+    }
+
+    /// The path it was opened by.
+    pub(crate) fn asked(&self) -> &Path {
+        &self.asked
     }
 
     /// Where it is, the directory of the format version included.

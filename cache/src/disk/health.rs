@@ -53,12 +53,12 @@ impl Health {
         }
     }
 
-    /// The directory is no longer where it was: nothing is written until it is opened again.
+    /// The directory is no longer where it was: nothing is ever written there again. A new one takes its place.
     pub(crate) fn vanished(&self) {
         if !self.gone.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 directory = %self.path.display(),
-                "the cache directory was removed or replaced; nothing is kept in it until nearfs starts again"
+                "the cache directory was removed or replaced; nothing is kept until there is a new one"
             );
         }
     }

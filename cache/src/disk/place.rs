@@ -13,6 +13,8 @@ use super::rights::Rights;
 /// The directory of this format version, ready to be used by this machine.
 #[derive(Debug)]
 pub(crate) struct Place {
+    /// What was asked for.
+    pub(crate) asked: PathBuf,
     pub(crate) path: PathBuf,
     pub(crate) dir: File,
     /// The directory it is in, with those of other format versions.
@@ -80,6 +82,7 @@ fn prepare_for(path: &Path, rights: Rights, machine: &dyn Fn(u32) -> Option<Stri
         }
     };
     let name = format!("nearfs-v{FORMAT}");
+    let asked = path.to_owned();
     let path = host_path.join(&name);
     let (dir, _) = rights.make_dir(host.as_fd(), &name).map_err(at)?;
     let rights = rights.settle(&dir, &path)?;
@@ -90,7 +93,7 @@ fn prepare_for(path: &Path, rights: Rights, machine: &dyn Fn(u32) -> Option<Stri
         }
     }
     let statvfs = rustix::fs::fstatvfs(&dir).map_err(|e| at(e.into()))?;
-    Ok(Place { path, dir, parent: host, rights, total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize) })
+    Ok(Place { asked, path, dir, parent: host, rights, total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize) })
 }
 
 /// Opens `path`, or makes it with the right mode, and the directories above it with the usual one.

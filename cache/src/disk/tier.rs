@@ -80,7 +80,7 @@ impl DiskTier {
                 "expected at least one cache directory, found none",
             ));
         }
-        let volume = |dir| Arc::new(Volume::new(dir, config.policy, io.clone()));
+        let volume = |dir| Arc::new(Volume::new(dir, config, io.clone()));
         let volumes: Vec<_> = directories.into_iter().map(volume).collect();
         volumes.iter().for_each(cleaning::start);
         Ok(Arc::new(DiskTier { volumes, io, writer: Writer::new() }))

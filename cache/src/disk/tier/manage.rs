@@ -126,7 +126,7 @@ impl DiskTier {
     pub fn verify(&self, step: &dyn Fn(&Checked) -> bool) -> Checked {
         let (mut all, mut wanted) = (Checked::default(), true);
         for volume in &self.volumes {
-            let report = verify::verify(volume.cat(), &mut |report| {
+            let report = verify::verify(&volume.cat(), &mut |report| {
                 wanted = step(&all.and(report));
                 wanted
             });
@@ -141,7 +141,7 @@ impl DiskTier {
     /// Removes everything, pinned files too, but what is lent to somebody.
     pub fn clear(&self) -> Removed {
         let mut removed = Removed::default();
-        self.volumes.iter().for_each(|volume| removed.add(verify::clear(volume.cat())));
+        self.volumes.iter().for_each(|volume| removed.add(verify::clear(&volume.cat())));
         removed
     }
 
@@ -150,7 +150,7 @@ impl DiskTier {
     pub fn evict(&self, identity: &Identity, path: &FsPath, metadata: &Metadata) -> Removed {
         let mut removed = Removed::default();
         if let Some((volume, keys)) = self.keys(identity, path, metadata) {
-            removed.add(verify::evict(volume.cat(), keys.map(|(key, _)| key)));
+            removed.add(verify::evict(&volume.cat(), keys.map(|(key, _)| key)));
         }
         removed
     }
@@ -164,7 +164,7 @@ impl DiskTier {
         let Some((volume, keys)) = self.keys(identity, path, metadata) else { return Ok(Pinned::Absent) };
         let (mut here, mut whole, mut missing) = (0, true, 0);
         for (key, size) in keys {
-            match verify::pin(volume.cat(), &key) {
+            match verify::pin(&volume.cat(), &key) {
                 Ok(true) => {
                     here += 1;
                     whole &= is_whole(volume, &key, size);
@@ -182,7 +182,7 @@ impl DiskTier {
         let dir = volume.dir();
         let needed = (dir.used() + missing).saturating_sub(dir.limit());
         if missing > 0 && needed > 0 {
-            make_room(volume.cat(), needed, None);
+            make_room(&volume.cat(), needed, None);
         }
         Ok(match (here, whole) {
             (0, _) => Pinned::Absent,
@@ -195,7 +195,7 @@ impl DiskTier {
     pub fn unpin(&self, identity: &Identity, path: &FsPath, metadata: &Metadata) -> bool {
         let Some((volume, keys)) = self.keys(identity, path, metadata) else { return false };
         // All of them, not only up to the first.
-        keys.fold(false, |here, (key, _)| verify::unpin(volume.cat(), &key) || here)
+        keys.fold(false, |here, (key, _)| verify::unpin(&volume.cat(), &key) || here)
     }
 
     /// Sets the limit of each directory, for every process that uses it, now and later, and removes what is above it
@@ -206,7 +206,7 @@ impl DiskTier {
             dir.set_limit(size.of(filesystem(volume).0));
             let over = dir.used().saturating_sub(dir.limit());
             if over > 0 {
-                make_room(volume.cat(), over, None);
+                make_room(&volume.cat(), over, None);
             }
             (outer(volume), dir.limit())
         };
@@ -244,7 +244,7 @@ fn is_whole(volume: &Volume, key: &Key, size: u64) -> bool {
 }
 
 fn status(volume: &Volume) -> DirectoryStatus {
-    let of = verify::status(volume.cat());
+    let of = verify::status(&volume.cat());
     let (total, free) = filesystem(volume);
     DirectoryStatus {
         path: outer(volume),
@@ -265,7 +265,8 @@ fn status(volume: &Volume) -> DirectoryStatus {
 
 /// Without the directory of the format version, which people need not know.
 fn outer(volume: &Volume) -> PathBuf {
-    let path = volume.dir().path();
+    let dir = volume.dir();
+    let path = dir.path();
     path.parent().unwrap_or(path).to_owned()
 }
 
