@@ -81,7 +81,7 @@ fn status_shows_what_is_there() {
     assert_eq!((&full["objects"], &full["small"]), (&2.into(), &1.into()), "{full}");
     assert_eq!((&full["limit"], &full["processes"]), (&(1_u64 << 30).into(), &1.into()), "{full}");
     let used = full["used"].as_u64().unwrap();
-    assert!(used >= BIG && used < BIG + (4 << 20), "{full}");
+    assert!((BIG..BIG + (4 << 20)).contains(&used), "{full}");
     assert_eq!(full["writable"], true);
     let text = ok(&lab, ["cache", "status"]).text();
     assert!(text.contains("of 1.0 GiB") && text.contains("objects     2"), "{text}");
@@ -130,6 +130,14 @@ fn clear_removes_everything_also_under_a_running_mount() {
     let full =
         eventually("the bytes on disk", || Some(status(&lab)).filter(|s| s["used"].as_u64() >= Some(BIG)));
     assert_eq!(full["processes"], 2, "the mount and the command: {full}");
+    let stats = ok(&lab, ["stats", "--json", place]).json().remove(0);
+    let cache = &stats["filesystems"][""]["cache"];
+    assert_eq!(
+        (&cache["disk_written"], &cache["disk_limit"]),
+        (&BIG.into(), &(1_u64 << 30).into()),
+        "{cache}"
+    );
+    assert!(cache["disk_used"].as_u64() >= Some(BIG), "{cache}");
     let cleared = ok(&lab, ["cache", "clear"]);
     assert!(cleared.text().contains("1 objects removed"), "{}", cleared.text());
     assert_eq!(status(&lab)["objects"], 0);

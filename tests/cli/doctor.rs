@@ -3,7 +3,7 @@
 use nearfs_lab::{AccessKey, Auth, Lab, Rights};
 use serde_json::Value;
 
-use crate::harness::{Printed, alone, nearfs, run};
+use crate::harness::{Printed, alone, cache_dir, nearfs, run};
 
 fn finding(printed: &Printed, check: &str) -> Value {
     let all = printed.json();
@@ -22,6 +22,9 @@ fn a_store_that_works_is_all_well() {
         "memory",
         "open files",
         "local reads",
+        "cache",
+        "cache files",
+        "passthrough",
         "configuration",
         "store",
     ] {
@@ -77,4 +80,42 @@ fn what_is_wrong_is_named_with_what_to_do() {
     let printed = run(nearfs(&lab).args(["doctor", "s5://b"]));
     assert_eq!(printed.code, 1);
     assert!(printed.text().contains("FIX  store") && printed.text().contains("do: "), "{}", printed.text());
+}
+
+#[test]
+fn the_cache_is_looked_at_and_not_made() {
+    let lab = Lab::builder().bucket("b").start().unwrap();
+    lab.put("b", "f", &b"x"[..]);
+    let planned = finding(&run(nearfs(&lab).args(["doctor", "--json"])), "cache");
+    assert!(
+        planned["state"] == "ok" && planned["found"].as_str().unwrap().contains("not there yet"),
+        "{planned}"
+    );
+    assert!(!cache_dir().exists());
+    assert_eq!(run(nearfs(&lab).args(["cat", "s3://b/f"])).out, b"x");
+    let printed = run(nearfs(&lab).args(["doctor", "--json"]));
+    let used = finding(&printed, "cache");
+    let found = used["found"].as_str().unwrap();
+    assert!(
+        found.contains("mode 0700") && found.contains("1 objects") && found.contains("of 1.0 GiB used"),
+        "{used}"
+    );
+    let files = finding(&printed, "cache files");
+    assert!(
+        files["found"].as_str().unwrap().contains("unnamed files") || files["meaning"].is_string(),
+        "{files}"
+    );
+
+    let off = finding(&run(nearfs(&lab).args(["--cache-size", "0", "doctor", "--json"])), "cache");
+    assert!(off["state"] == "note" && off["meaning"].is_string(), "{off}");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let place = dir.path().join("file");
+    let printed = run(nearfs(&lab).args(["--cache-dir", place.to_str().unwrap(), "doctor", "--json"]));
+    let bad = finding(&printed, "cache");
+    assert_eq!((printed.code, &bad["state"]), (1, &"attention".into()), "{bad}");
+    assert!(bad["meaning"].is_string() && bad["do"].is_string(), "{bad}");
+    let memory = run(nearfs(&lab).args(["--cache-dir", "/dev/shm/none", "doctor", "--json"]));
+    let memory = finding(&memory, "cache");
+    assert!(memory["found"].as_str().unwrap().contains("tmpfs") && memory["state"] == "note", "{memory}");
 }
