@@ -111,8 +111,8 @@ impl Sketch {
 
     fn add(&mut self, object: u32) {
         let (places, least) = (self.places(object), self.get(object));
-        for row in 0..4 {
-            let count = &mut self.rows[row][places[row]];
+        for (row, place) in self.rows.iter_mut().zip(places) {
+            let count = &mut row[place];
             // Conservative update: only the counters that decide.
             if *count == least && least < 15 {
                 *count += 1;

@@ -64,12 +64,13 @@ fn compare(trace: &Trace) -> String {
         }
     }
     println!("  * the better of exact lru and exact w-tiny-lfu\n");
-    let (of, value, target) = match trace.target {
-        Target::Optimum => ("belady", default.objects() / belady.objects(), 0.95),
-        Target::Others => ("the best*", default.objects() / others, 0.9),
+    let (of, objects, bytes, target) = match trace.target {
+        Target::Optimum => ("belady", belady.objects(), belady.bytes(), 0.95),
+        Target::Others => ("the best*", others, lru.bytes().max(tiny.bytes()), 0.9),
     };
-    let verdict = if value >= target { "reached" } else { "MISSED" };
-    format!("{:30} {value:6.3} of {of:9} target {target:.2} {verdict}", trace.name)
+    let (objects, bytes) = (default.objects() / objects, default.bytes() / bytes);
+    let verdict = if objects >= target { "reached" } else { "MISSED" };
+    format!("{:30} {objects:6.3} (by bytes {bytes:6.3}) of {of:9} target {target:.2} {verdict}", trace.name)
 }
 
 /// A ratio that may have nothing to compare with.

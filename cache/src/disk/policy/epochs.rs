@@ -15,6 +15,10 @@
 //! NSDI 2018) ranks by a like "hit density", learned from evictions; exposure is measured here instead, because an
 //! epoch-aware cache hardly evicts, and the index instead of the density, because it does not depend on the policy.
 //!
+//! What was refused or evicted is watched as long as its slot remembers it: a ghost that comes back says as much about
+//! objects of its kind as one that was kept. That is how a new data set gets in while the old one has not been given up:
+//! it is seen to come round.
+//!
 //! # What can be reached
 //! *Epochs of N objects, each read once, cache of C.* A hit in an epoch is of an object that was in the cache when the epoch
 //! began: what enters during the epoch is not read again in it. So an epoch has at most C hits, with foreknowledge or
@@ -28,7 +32,7 @@
 //!
 //! # Size
 //! A hit saves a request's waiting and the transfer of the bytes, and a place costs its bytes, so worth is per byte:
-//! index × (1 + size / [`REQUEST`]) / size.
+//! index × (1 + size / 0.3 MB) / size.
 
 use super::rates::{AGES, Rates, kind_of, step_of, step_start};
 use super::{Access, Policy, Scene};
@@ -36,9 +40,10 @@ use super::{Access, Policy, Scene};
 /// A newcomer must be worth this much more than what it pushes out: to exchange equals is writing for nothing.
 const CLEARLY: f64 = 1.25;
 
-/// Bytes whose transfer takes as long as a request waits for its first byte: 30 ms at 90 MB/s a connection, what
-/// object stores give.
-const REQUEST: f64 = 2.7e6;
+/// Bytes that cost as much as one request: what 10 Gbit/s carry while one of 128 requests in flight waits 30 ms for
+/// its first byte. A trainer that keeps that many in flight is bound by requests below this size and by bytes above. One
+/// that waits for each single object would see 2.7 MB (90 MB/s a connection), and large objects pushed out more.
+const REQUEST: f64 = 0.3e6;
 
 /// The least that an object takes on disk.
 const BLOCK: u64 = 4096;

@@ -184,6 +184,27 @@ fn what_comes_back_often_stays_when_others_come_once() {
 }
 
 #[test]
+fn what_comes_round_among_the_ghosts_gets_in() {
+    let mut world = World::new(0);
+    world.teach(30_000, |_| 4000);
+    let (unread, newcomer) = (object(&world, 3500, 4000), object(&world, 0, 100));
+    assert_eq!(
+        choose(&Epochs, &[unread; 4], Some(&newcomer), &world.scene()),
+        Choice::Reject,
+        "not proven yet"
+    );
+    // 100 objects are refused again and again, and come round every 100 accesses.
+    for _ in 0..3000 {
+        world.now += 1;
+        Epochs.back(&object(&world, 100, 100), &world.scene());
+        let ghosts: Vec<Access> = (0..10).map(|i| object(&world, i * 10 + 5, 100)).collect();
+        Epochs.ghosts(&ghosts, 10.0, &world.scene());
+    }
+    let (unread, newcomer) = (object(&world, 3500, 4000), object(&world, 0, 100));
+    assert_eq!(choose(&Epochs, &[unread; 4], Some(&newcomer), &world.scene()), Choice::Evict(0));
+}
+
+#[test]
 fn a_small_object_is_worth_more_per_byte_and_a_large_one_is_not_worth_nothing() {
     let world = World::new(100_000);
     let sized = |size| Epochs.worth(&Access { size, ..object(&world, 500, 700) }, &world.scene());

@@ -18,7 +18,7 @@ const IN_WINDOW: f64 = 100.0;
 /// W-TinyLFU as far as a sampled cache without lists can have it.
 ///
 /// * Frequency comes from the object's own gap, live or ghost, not from a sketch that is halved now and then: the
-///   accesses that such a gap makes in [`PERIOD`] times the cache, at most [`MOST`]. It fades as the object ages.
+///   accesses that such a gap makes in ten times the cache, at most 15. It fades as the object ages.
 /// * The window is one of age: what came during the last 1 % of the cache's worth of accesses, by its first access,
 ///   cannot be the victim. There is no separate list, and the window does not adapt by hill climbing.
 /// * Main is one region; where Caffeine's segmented LRU takes its oldest on probation, the least frequent of
