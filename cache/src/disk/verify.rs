@@ -151,13 +151,13 @@ fn clear_fans(cat: &Catalogue, files: &mut Files) {
     }
 }
 
-/// What [`clear`] and [`evict`] did.
+/// What [`clear`] and [`evict()`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Removed {
     pub(crate) entries: u64,
     /// Bytes of disk.
     pub(crate) bytes: u64,
-    /// Objects that stay: lent to somebody, or, for [`evict`], pinned.
+    /// Objects that stay: lent to somebody, or, for [`evict()`], pinned.
     pub(crate) kept: u64,
 }
 
