@@ -93,7 +93,14 @@ fn prepare_for(path: &Path, rights: Rights, machine: &dyn Fn(u32) -> Option<Stri
         }
     }
     let statvfs = rustix::fs::fstatvfs(&dir).map_err(|e| at(e.into()))?;
-    Ok(Place { asked, path, dir, parent: host, rights, total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize) })
+    Ok(Place {
+        asked,
+        path,
+        dir,
+        parent: host,
+        rights,
+        total: statvfs.f_blocks.saturating_mul(statvfs.f_frsize),
+    })
 }
 
 /// Opens `path`, or makes it with the right mode, and the directories above it with the usual one.

@@ -113,10 +113,14 @@ impl Cache {
         read
     }
 
+    /// What large objects are opened by.
+    pub(crate) fn volume(&self) -> Volume {
+        Volume::new(self.cat().dir().clone(), &DiskConfig::default(), self.cat().engine.clone())
+    }
+
     /// Stores these units of large object `n`.
     pub(crate) fn put_large(&self, n: u64, len: usize, units: std::ops::Range<u64>) -> Arc<Large> {
-        let volume = Volume::new(self.cat().dir().clone(), &DiskConfig::default(), self.cat().engine.clone());
-        let large = volume.open_large(&key(n), len as u64, true).unwrap();
+        let large = self.volume().open_large(&key(n), len as u64, true).unwrap();
         let range = units.start * UNIT..(units.end * UNIT).min(len as u64);
         let data = content(n, len).slice(range.start as usize..range.end as usize);
         large.claim(range.clone());

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::super::catalogue::fixture::{Cache, key};
+use super::super::catalogue::fixture::{Cache, content, key};
 use super::*;
 use crate::disk::UNIT;
 use crate::disk::children::{self, Child};
 use crate::disk::index::{BUCKET, PINNED};
 use crate::disk::small::{self, Read};
 use crate::disk::verify;
+use crate::disk::volume::Volume;
 
 const LEN: usize = 100_000;
 const MIB: u64 = 1 << 20;
@@ -191,20 +192,55 @@ fn what_a_killed_process_was_at_is_taken_over() {
     }
 }
 
+/// Room for about half of the objects that the workers share: 40 small ones and 3 large ones.
+const SHARED: u64 = 8 * MIB;
+/// Of large objects: not of whole units.
+const LARGE: usize = (3 << 20) + 100;
+
 /// Works on the few objects that all share until it is killed.
 fn worker(args: &[String]) {
-    let cache = Cache::at(Path::new(&args[0]), 2 * MIB);
+    let cache = Cache::at(Path::new(&args[0]), SHARED);
+    let volume = cache.volume();
     children::say("ready");
     loop {
         let n = random() % 40;
-        match random() % 8 {
+        match random() % 12 {
             0 => drop(cache.entry(&key(n)).map(|entry| remove(cache.cat(), &entry))),
             1..4 => drop(cache.put(n, LEN)),
-            _ => {
-                // Others remove and replace files all the time: never the wrong bytes, and nothing is ever proven wrong.
-                assert_ne!(cache.get(n, LEN), Read::Later);
-            }
+            4 => drop(cache.entry(&key(100 + n % 3)).map(|entry| remove(cache.cat(), &entry))),
+            5 | 6 => fill_some(&volume, 100 + n % 3),
+            7 | 8 => check_some(&volume, 100 + n % 3),
+            // Others remove and replace files all the time: never the wrong bytes.
+            _ => assert_ne!(cache.get(n, LEN), Read::Later),
         }
+    }
+}
+
+/// Fills a few units of a large object, as far as nobody else does.
+fn fill_some(volume: &Volume, n: u64) {
+    let Some(large) = volume.open_large(&key(n), LARGE as u64, true) else { return };
+    let start = random() % LARGE as u64 / UNIT * UNIT;
+    for piece in large.claim(start..(start + 5 * UNIT).min(LARGE as u64)) {
+        if piece.claimed == crate::disk::claims::Claimed::Mine {
+            let data = content(n, LARGE).slice(piece.range.start as usize..piece.range.end as usize);
+            large.fill(piece.range.start, &[data]).unwrap();
+            large.release(&piece.range);
+        }
+    }
+}
+
+/// Whatever is there of a large object is right.
+fn check_some(volume: &Volume, n: u64) {
+    let Some(large) = volume.open_large(&key(n), LARGE as u64, false) else { return };
+    let mut at = 0;
+    while at < LARGE as u64 {
+        let (there, range) = large.resident(at..LARGE as u64);
+        let (from, to) = (range.start as usize, range.end as usize);
+        let mut data = vec![0; to - from];
+        if there && large.read(range.start, &mut data).unwrap() {
+            assert!(data == content(n, LARGE)[from..to], "wrong bytes of {n} in {from}..{to}");
+        }
+        at = range.end;
     }
 }
 
@@ -215,11 +251,11 @@ fn kills_at_any_moment_leave_a_cache_that_is_right() {
         return worker(&args);
     }
     let rounds = if std::env::var_os("NEARFS_TEST_FULL").is_some() { 100 } else { 12 };
-    let cache = Cache::new(2 * MIB);
+    let mut cache = Cache::new(SHARED);
     let name = "kills_at_any_moment_leave_a_cache_that_is_right";
     let mut janitor = crate::disk::recover::Janitor::new();
-    let start = || Child::start(module_path!(), name, "worker", &[cache.root()]);
-    let mut workers: Vec<Child> = (0..4).map(|_| start()).collect();
+    let start = |cache: &Cache| Child::start(module_path!(), name, "worker", &[cache.root()]);
+    let mut workers: Vec<Child> = (0..4).map(|_| start(&cache)).collect();
     workers.iter_mut().for_each(|w| assert_eq!(w.hear(), "ready"));
     for round in 0..rounds {
         std::thread::sleep(Duration::from_millis(random() % 60));
@@ -227,24 +263,29 @@ fn kills_at_any_moment_leave_a_cache_that_is_right() {
         let one = round % workers.len();
         workers[one].kill();
         (0..40).for_each(|n| assert_ne!(cache.get(n, LEN), Read::Later));
-        assert!(cache.cat().dir().used() <= 2 * MIB);
-        workers[one] = start();
+        (100..103).for_each(|n| check_some(&cache.volume(), n));
+        assert!(cache.cat().dir().used() <= SHARED);
+        workers[one] = start(&cache);
         assert_eq!(workers[one].hear(), "ready");
         janitor.pass(cache.cat());
     }
     workers.iter_mut().for_each(Child::kill);
     let report = verify::verify(cache.cat(), &mut |_| true);
     assert_eq!((report.dropped, report.unread), (0, 0), "{report:?}");
+    assert_eq!(cache.cat().wrong(), 0);
     // What they were at is undone, and nothing of it stays on disk.
-    for at in cache.cat().index().inspect(0..usize::MAX, cache.cat().me(), &|o| cache.cat().is_alive(o)).dead
-    {
-        assert!(undo(cache.cat(), at));
-    }
+    let found =
+        cache.cat().index().inspect(0..usize::MAX, cache.cat().me(), &|owner| cache.cat().is_alive(owner));
+    assert!(found.dead.into_iter().all(|at| undo(cache.cat(), at)));
     verify::verify(cache.cat(), &mut |_| true);
-    let mut cache = cache;
     cache.reopen();
     cache.settle();
-    (0..40).for_each(|n| assert!(cache.put(n % 20, LEN)));
+    for n in 0..60 {
+        assert!(cache.put(n % 20, LEN));
+        fill_some(&cache.volume(), 100);
+    }
+    check_some(&cache.volume(), 100);
+    cache.settle();
 }
 
 #[derive(Debug, Clone)]
