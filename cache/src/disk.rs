@@ -42,42 +42,32 @@ pub(crate) mod backlog;
 mod catalogue;
 #[cfg(test)]
 mod children;
-#[allow(dead_code)]
 mod claims;
 mod cleaning;
 mod control;
 mod dir;
-#[allow(dead_code)]
 mod direct;
 #[allow(dead_code)]
 mod evict;
+mod files;
 mod formats;
 mod health;
-#[allow(dead_code)]
-mod files;
-#[allow(dead_code)]
 mod host;
 #[allow(dead_code)]
 mod index;
 #[allow(dead_code)]
 mod key;
-#[allow(dead_code)]
 mod lend;
 pub(crate) mod lent;
-#[allow(dead_code)]
 mod locks;
 mod mapping;
-#[allow(dead_code)]
 mod object;
-#[allow(dead_code)]
 mod opened;
-#[allow(dead_code)]
 mod parts;
 mod place;
 pub mod policy;
 mod process;
 mod publish;
-#[allow(dead_code)]
 mod reclaim;
 #[allow(dead_code)]
 mod recover;
@@ -88,15 +78,12 @@ mod schedules;
 #[allow(dead_code)]
 mod small;
 mod space;
-#[allow(dead_code)]
 mod state;
 pub(crate) mod tier;
 #[allow(dead_code)]
 mod verify;
 mod volume;
-#[allow(dead_code)]
 mod words;
-#[allow(dead_code)]
 mod write;
 pub(crate) mod writer;
 

@@ -29,7 +29,7 @@ const INLINE: usize = 1 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Way<'a> {
     /// Through the page cache.
-    Cached(&'a Source),
+    Cached,
     /// Past the page cache. By the queue of an engine only: there is no trying without waiting.
     Direct(&'a Source),
 }
@@ -89,14 +89,14 @@ impl Large {
     /// Which descriptor to read `len` bytes at `offset` with, behind the content of `buf`.
     pub(super) fn way(&self, offset: u64, len: u64, buf: &Buffer) -> Way<'_> {
         if self.is_young() {
-            return Way::Cached(&self.data);
+            return Way::Cached;
         }
         let direct = self.direct.get_or_init(|| self.open_direct());
         match direct.as_ref().filter(|d| !d.refused.load(Ordering::Relaxed)) {
             Some(d) if d.alignment.fits(buf.as_ptr() as u64 + buf.len() as u64, offset, len) => {
                 Way::Direct(&d.source)
             }
-            _ => Way::Cached(&self.data),
+            _ => Way::Cached,
         }
     }
 

@@ -15,27 +15,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
 use super::files;
-use super::host::Ground;
-use super::key::Key;
 use super::locks::{self, Lock};
 use super::object::{Large, blocks};
 
 /// A whole, proven object, readable without asking anybody, for as long as this lives.
 pub(crate) struct Lent {
     file: OwnedFd,
-    large: Arc<Large>,
+    _large: Arc<Large>,
     _count: Arc<dyn Send + Sync>,
-}
-
-impl Lent {
-    /// The object that is lent.
-    pub(crate) fn object(&self) -> &Arc<Large> {
-        &self.large
-    }
 }
 
 impl AsFd for Lent {
@@ -47,7 +37,7 @@ impl AsFd for Lent {
 
 impl fmt::Debug for Lent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lent").field("file", &self.file).field("large", &self.large).finish_non_exhaustive()
+        f.debug_struct("Lent").field("file", &self.file).field("large", &self._large).finish_non_exhaustive()
     }
 }
 
@@ -76,7 +66,7 @@ impl Large {
         }
         rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
         let Some(count) = self.count() else { return Ok(None) };
-        Ok(Some(Lent { file, large: self.clone(), _count: count }))
+        Ok(Some(Lent { file, _large: self.clone(), _count: count }))
     }
 
     /// The count of this object's bytes as lent by this process: the one there is, or a new one.
@@ -96,30 +86,11 @@ impl Large {
     /// # Errors
     /// What the filesystem says.
     pub(crate) fn is_lent(&self) -> io::Result<bool> {
-        match self.open_again(OFlags::RDWR)? {
-            Some(file) => in_hands(&file),
-            None => Ok(false),
+        let Some(file) = self.open_again(OFlags::RDWR)? else { return Ok(false) };
+        let free = locks::try_lock(&file, Lock::Exclusive)?;
+        if free {
+            locks::unlock(&file);
         }
+        Ok(!free)
     }
-}
-
-/// As [`Large::is_lent`], for an object that need not be open.
-///
-/// # Errors
-/// What the filesystem says.
-pub(crate) fn is_lent(ground: &Ground, key: &Key) -> io::Result<bool> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    match rustix::fs::openat(ground.host.objects(key)?, key.name(), flags, Mode::empty()) {
-        Ok(file) => in_hands(&file),
-        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Ok(false),
-        Err(e) => Err(e.into()),
-    }
-}
-
-fn in_hands(file: &OwnedFd) -> io::Result<bool> {
-    let free = locks::try_lock(file, Lock::Exclusive)?;
-    if free {
-        locks::unlock(file);
-    }
-    Ok(!free)
 }

@@ -189,21 +189,17 @@ impl Large {
         Ok(false)
     }
 
-    /// Reads `buf.len()` bytes at `offset`, proving them first where need be; false if they are not there, or
-    /// taken away again and again. Blocks.
-    ///
-    /// # Errors
-    /// Those of the disk.
+    /// Reads `buf.len()` bytes at `offset`, proving them first where need be; false if they are not there, or taken
+    /// away again and again.
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<bool> {
         let range = offset..offset.saturating_add(buf.len() as u64);
         for _ in 0..3 {
-            let token = match self.begin(&range) {
-                Some(token) => token,
-                None if self.prove(&range)? => match self.begin(&range) {
-                    Some(token) => token,
-                    None => continue,
-                },
-                None => return Ok(false),
+            let Some(token) = self.begin(&range) else {
+                if !self.prove(&range)? {
+                    return Ok(false);
+                }
+                continue;
             };
             read_exactly(&self.data, buf, offset)?;
             if self.finish(token) {

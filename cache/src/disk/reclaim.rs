@@ -123,9 +123,9 @@ impl Large {
         }
     }
 
-    /// Tells every process that has the object open to drop it. Its names and its entry are still to be removed:
-    /// [`discard`](super::files::discard).
-    pub(crate) fn kill(&self) {
+    /// What [`discard`](super::files::discard) does first: tells every process that has the object open to drop it.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(super) fn kill(&self) {
         self.state().kill();
     }
 }

@@ -439,17 +439,17 @@ async fn old_objects_are_read_past_the_page_cache() {
     let size = 4 * MIB + 100;
     let young = world.whole("a", size);
     let buf = Buffer::with_capacity(MIB as usize);
-    assert!(young.is_young() && matches!(young.way(0, MIB, &buf), Way::Cached(_)));
+    assert!(young.is_young() && matches!(young.way(0, MIB, &buf), Way::Cached));
     assert_eq!(young.read_into(0, Buffer::with_capacity(9), 9).await.1[..], content(0..9));
     // In the next boot nothing is young, but all has to be proven.
     let ground = world.next_boot();
     let large = world.open_with(&ground, "a", size).unwrap();
     assert!(!large.is_young() && large.prove(&(0..size)).unwrap());
-    assert!(matches!(large.way(1, MIB, &buf), Way::Cached(_)), "offsets must be aligned");
-    assert!(matches!(large.way(0, MIB - 1, &buf), Way::Cached(_)), "and lengths");
+    assert!(matches!(large.way(1, MIB, &buf), Way::Cached), "offsets must be aligned");
+    assert!(matches!(large.way(0, MIB - 1, &buf), Way::Cached), "and lengths");
     let mut shifted = Buffer::with_capacity(MIB as usize);
     shifted.append(b"x");
-    assert!(matches!(large.way(0, UNIT, &shifted), Way::Cached(_)), "and memory");
+    assert!(matches!(large.way(0, UNIT, &shifted), Way::Cached), "and memory");
     let passes = matches!(large.way(0, MIB, &buf), Way::Direct(_));
     let possible = large.open_again(OFlags::RDONLY | OFlags::DIRECT).is_ok();
     assert_eq!(passes, possible, "as far as the filesystem lets");
@@ -465,7 +465,7 @@ async fn old_objects_are_read_past_the_page_cache() {
         assert!(large.finish(token) && buf[before..] == content(offset..offset + len));
     }
     large.refuse_direct();
-    assert!(matches!(large.way(0, MIB, &buf), Way::Cached(_)));
+    assert!(matches!(large.way(0, MIB, &buf), Way::Cached));
     let (result, buf) = large.read_into(0, buf, MIB as usize).await;
     assert!(result.unwrap() as u64 == MIB && buf[..] == content(0..MIB));
 }
@@ -492,6 +492,5 @@ fn the_least_recently_used_objects_are_closed() {
     // A dead one is not handed out.
     get("a").kill();
     assert!(opened.get(&key("a", size), world.slot("a", size), size).unwrap().is_none());
-    opened.forget(&key("e", size));
-    assert!(opened.len() <= 2);
+    assert!(opened.len() <= 3);
 }
