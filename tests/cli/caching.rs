@@ -57,6 +57,28 @@ fn what_one_command_fetched_the_next_one_finds() {
 }
 
 #[test]
+fn a_mount_of_a_prefix_and_commands_share_objects() {
+    let lab = lab();
+    let (dir, log) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let place = dir.path().to_str().unwrap();
+    ok(&lab, ["cat", "s3://b/set/05"]);
+    let mounted = gets(&lab, || {
+        let mut mount = nearfs(&lab);
+        mount.env("NEARFS_LOG_FILE", log.path().join("log")).args(["mount", "--prefetch", "off"]);
+        let mounted = run(mount.args(["s3://b/set", place]));
+        assert_eq!(mounted.code, 0, "{}", mounted.err);
+        stamp::verify(&fs::read(dir.path().join("05")).unwrap(), 0, 5).unwrap();
+        stamp::verify(&fs::read(dir.path().join("06")).unwrap(), 0, 6).unwrap();
+    });
+    assert_eq!(mounted, 1, "one of two was there");
+    eventually("the bytes on disk", || (status(&lab)["objects"] == 2).then_some(()));
+    // While the mount goes on, too.
+    assert_eq!(gets(&lab, || drop(ok(&lab, ["cat", "s3://b/set/06"]))), 0);
+    assert!(ok(&lab, ["cache", "evict", "s3://b/set"]).text().starts_with("2 objects"));
+    ok(&lab, ["unmount", place]);
+}
+
+#[test]
 fn local_and_memory_stores_are_not_kept_on_disk() {
     let lab = lab();
     let dir = tempfile::tempdir().unwrap();

@@ -17,8 +17,15 @@ impl Key {
         let mut hash = Sha256::new();
         hash.update(b"nearfs object 1\0");
         field(&mut hash, identity.endpoint.as_bytes());
-        field(&mut hash, identity.url.as_bytes());
-        field(&mut hash, path.as_bytes());
+        // One object has one key, whichever directory above it is the root of the filesystem that it is read through.
+        let url = identity.url.trim_end_matches('/').as_bytes();
+        if url.contains(&b'\\') {
+            // Bytes that a URL cannot show are escaped in it, so it may look like the path of another object.
+            field(&mut hash, url);
+            field(&mut hash, path.as_bytes());
+        } else {
+            field(&mut hash, &[url, path.as_bytes()].join(&b'/'));
+        }
         // The kind is part of it: a tag may look like a generation.
         match version {
             Version::Tag(tag) => {
@@ -163,11 +170,22 @@ mod tests {
         assert_eq!(unknown, None);
     }
 
+    #[test]
+    fn the_root_of_a_filesystem_does_not_change_the_key() {
+        let tag = || Version::Tag("1".into());
+        let whole = key("e", "s3://b", "train/a/x", tag(), 5);
+        assert_eq!(key("e", "s3://b/train", "a/x", tag(), 5), whole);
+        assert_eq!(key("e", "s3://b/train/a/", "x", tag(), 5), whole);
+        assert_ne!(key("e", "s3://b/trai", "n/a/x", tag(), 5), whole);
+        // `\\xff` in a URL is one byte, in a path it is four.
+        assert_ne!(key("e", "s3://b/\\xff", "x", tag(), 5), key("e", "s3://b", "\\xff/x", tag(), 5));
+    }
+
     /// The format on disk: a key of today must be found by a program of tomorrow.
     #[test]
     fn keys_do_not_change_between_versions_of_the_program() {
         let key = key("https://s3", "s3://bucket", "dir/file", Version::Tag("tag".into()), 1000);
-        assert_eq!(key.name(), "93b5f64c9e00af47ca10dcc489ae8fcbd8d80d4b374aa1bb81c64fc6f57b64c3");
+        assert_eq!(key.name(), "6006130e24bf0eff57331bb7b78b67d76edf7beb082d9fca9ac5dff692939b98");
     }
 
     #[test]
