@@ -52,7 +52,7 @@ struct Alignment {
 impl Large {
     /// Reads `len` bytes at `offset` behind the content of `buf`, and gives `buf` back with the number of bytes added:
     /// from the page cache what is there, past it where that is possible and the object is not young, else through
-    /// it. To be done between [`Large::begin`] and [`Large::finish`].
+    /// it. To be done between [`Large::begin`] and [`Large::finish`]. Units that the disk does not give are dropped.
     ///
     /// The first read of an object that is not young opens a second descriptor.
     ///
@@ -61,12 +61,20 @@ impl Large {
     ///
     /// # Cancellation
     /// Dropping the future gives the read up; the memory lives until the kernel has finished with it.
-    pub(crate) async fn read_into(
-        &self,
-        offset: u64,
-        mut buf: Buffer,
-        len: usize,
-    ) -> (Result<usize>, Buffer) {
+    pub(crate) async fn read_into(&self, offset: u64, buf: Buffer, len: usize) -> (Result<usize>, Buffer) {
+        let (result, buf) = self.read_either(offset, buf, len).await;
+        let lost = match &result {
+            Ok(n) => *n < len,
+            // A disk that hangs may go on.
+            Err(e) => !matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::Interrupted),
+        };
+        if lost {
+            self.drop_units(&(offset..offset + len as u64), "units cannot be read");
+        }
+        (result, buf)
+    }
+
+    async fn read_either(&self, offset: u64, mut buf: Buffer, len: usize) -> (Result<usize>, Buffer) {
         let engine = &self.ground.engine;
         if let Way::Direct(source) = self.way(offset, len as u64, &buf) {
             let before = buf.len();

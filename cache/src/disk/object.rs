@@ -177,7 +177,11 @@ impl Large {
         // Taken away and filled anew during the read, it has been proven by who filled it: look again.
         let Some(epoch) = state.begin_unproven(unit) else { return Ok(false) };
         let crc = state.crc(unit);
-        read_exactly(&self.data, buf, unit as u64 * UNIT)?;
+        let range = self.range_of(unit..unit + 1);
+        if let Err(e) = read_exactly(&self.data, buf, range.start) {
+            self.drop_units(&range, "a unit cannot be read");
+            return Err(e);
+        }
         if !state.unchanged(unit..unit + 1, epoch) {
             return Ok(state.is_resident(unit) && state.is_proven(unit, secret));
         }
@@ -185,7 +189,7 @@ impl Large {
             state.prove(unit, crc, secret);
             return Ok(true);
         }
-        self.drop_unit(unit);
+        self.drop_units(&range, "a unit is not what its checksum says");
         Ok(false)
     }
 

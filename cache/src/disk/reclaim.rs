@@ -89,24 +89,40 @@ impl Large {
                 }
             }
         }
+        self.settle(runs, freed);
+        freed
+    }
+
+    /// Takes the units of `range` away because of what is wrong with their bytes. Under a lent descriptor the bytes stay
+    /// where they are, until others are written over them. Blocks.
+    pub(super) fn drop_units(&self, range: &Range<u64>, why: &str) {
+        let (state, me) = (self.state(), self.ground.host.me());
+        let mut alive = self.liveness();
+        let units: Vec<_> =
+            self.units(range).filter(|unit| state.claim_resident(*unit, me, &mut alive)).collect();
+        if units.is_empty() {
+            return;
+        }
+        self.ground.host.count_wrong(&self.key, why);
+        let runs = runs(units);
+        state.withdraw(&runs);
+        if let Ok(Some(_alone)) = self.exclude() {
+            // Where it fails, the bytes stay as well.
+            runs.iter().for_each(|run| drop(self.punch(&self.range_of(run.clone()))));
+        }
+        let bytes = runs.iter().map(|run| blocks(&self.range_of(run.clone()))).sum();
+        self.settle(runs, bytes);
+    }
+
+    /// The end of taking `units` away: what it did to the file is accounted for, and the claims go.
+    fn settle(&self, units: Vec<Range<usize>>, freed: u64) {
+        let (state, me) = (self.state(), self.ground.host.me());
         // Before the claims go, as when filling.
         if let Ok(time) = changed(&self.data) {
             state.changed_at(time);
         }
         self.ground.host.discharge(self.slot, freed);
-        runs.into_iter().flatten().for_each(|unit| state.release(unit, me));
-        freed
-    }
-
-    /// Takes a unit away whose bytes are wrong. They stay where they are: the object may be lent.
-    pub(super) fn drop_unit(&self, unit: usize) {
-        let (state, me) = (self.state(), self.ground.host.me());
-        if state.claim_resident(unit, me, &mut self.liveness()) {
-            self.ground.host.count_wrong(&self.key, "a unit is not what its checksum says");
-            state.withdraw(std::slice::from_ref(&(unit..unit + 1)));
-            self.ground.host.discharge(self.slot, blocks(&self.range_of(unit..unit + 1)));
-            state.release(unit, me);
-        }
+        units.into_iter().flatten().for_each(|unit| state.release(unit, me));
     }
 
     /// Gives the blocks of whole units back to the filesystem.

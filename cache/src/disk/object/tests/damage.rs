@@ -165,16 +165,37 @@ fn j2_files_of_others_in_the_place_of_the_data_file_are_not_served() {
     assert!(check(&large, 0..SIZE) && large.is_whole());
 }
 
-#[test]
-fn a_file_cut_off_while_it_is_open_is_an_error_and_no_zeros() {
+#[tokio::test]
+async fn a_file_cut_off_while_it_is_open_is_an_error_and_mended() {
     let world = World::new(64 * MIB);
     let large = world.whole("a", SIZE);
+    let charged = world.charged("a", SIZE);
     let (data, _) = world.files("a", SIZE);
     std::fs::File::options().write(true).open(&data).unwrap().set_len(MIB).unwrap();
     let mut buf = vec![0; 2 * MIB as usize];
     assert_eq!(large.read(0, &mut buf).unwrap_err().kind(), ErrorKind::UnexpectedEof);
-    assert!(large.read(2 * MIB, &mut buf[..1]).is_err());
     assert!(large.lend().unwrap().is_none());
+    let token = large.begin(&(MIB - 10..MIB + 10));
+    assert!(token.is_none(), "an attempt to lend it found out");
+    // What is there is proven again; what cannot be read is dropped.
+    assert_eq!(large.prove(&(0..SIZE)).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(large.resident(0..SIZE), (true, 0..MIB));
+    assert!(check(&large, 0..MIB));
+    // The same by the reads of an engine, which do not look for themselves.
+    let large = world.whole("b", SIZE);
+    let (data, _) = world.files("b", SIZE);
+    std::fs::File::options().write(true).open(&data).unwrap().set_len(MIB).unwrap();
+    let token = large.begin(&(MIB - UNIT..MIB + UNIT)).unwrap();
+    let buf = Buffer::with_capacity(2 * UNIT as usize);
+    let (result, _) = large.read_into(MIB - UNIT, buf, 2 * UNIT as usize).await;
+    assert_eq!(result.unwrap() as u64, UNIT);
+    assert!(!large.finish(token));
+    assert_eq!(large.resident(0..SIZE), (true, 0..MIB - UNIT));
+    large.drop_units(&(0..SIZE), "test");
+    assert_eq!(world.charged("b", SIZE), Large::overhead(SIZE));
+    assert_eq!(fill(&large, 0..SIZE), SIZE);
+    assert_eq!((check(&large, 0..SIZE), world.charged("b", SIZE)), (true, charged));
+    assert!(large.lend().unwrap().is_some());
 }
 
 #[test]
