@@ -38,7 +38,6 @@
 //! one that was written; else their CRC32C is compared before their first use.
 
 pub(crate) mod backlog;
-#[allow(dead_code)]
 mod catalogue;
 #[cfg(test)]
 mod children;
@@ -47,15 +46,12 @@ mod cleaning;
 mod control;
 mod dir;
 mod direct;
-#[allow(dead_code)]
 mod evict;
 mod files;
 mod formats;
 mod health;
 mod host;
-#[allow(dead_code)]
 mod index;
-#[allow(dead_code)]
 mod key;
 mod lend;
 pub(crate) mod lent;
@@ -69,18 +65,15 @@ pub mod policy;
 mod process;
 mod publish;
 mod reclaim;
-#[allow(dead_code)]
 mod recover;
 pub(crate) mod refill;
 mod rights;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
-#[allow(dead_code)]
 mod small;
 mod space;
 mod state;
 pub(crate) mod tier;
-#[allow(dead_code)]
 mod verify;
 mod volume;
 mod words;

@@ -143,7 +143,7 @@ impl Catalogue {
     }
 
     /// Makes this the boot with another tag.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(super) fn set_boot(&self, tag: u64) {
         self.boot.store(tag, Ordering::Relaxed);
     }

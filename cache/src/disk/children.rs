@@ -135,6 +135,7 @@ impl Child {
     }
 
     /// Whether it has not ended.
+    #[cfg(not(feature = "shuttle"))]
     pub(crate) fn runs(&mut self) -> bool {
         self.process.try_wait().expect("a child can be waited for").is_none()
     }

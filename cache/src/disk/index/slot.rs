@@ -122,11 +122,6 @@ impl SlotRef {
     pub(crate) fn phase(self) -> Phase {
         self.state.phase()
     }
-
-    /// Whose it was; nobody's for a live object.
-    pub(crate) fn owner(self) -> Owner {
-        self.state.owner()
-    }
 }
 
 /// What the index says of one object.

@@ -97,7 +97,7 @@ fn run(ops: Vec<Op>) {
                     }
                     Claimed::Dead(at) => {
                         let (&k, _) = model.filling.iter().find(|(_, (slot, _))| *slot == at).unwrap();
-                        assert!(dead.contains(&at.owner().0));
+                        assert!(dead.contains(&at.state.owner().0));
                         let at = index.adopt(at, me).unwrap();
                         assert_eq!(index.key_of(at), key(k));
                         assert_eq!(index.take_charge(at), 0);
