@@ -54,13 +54,20 @@ fn main() -> Result<(), Failure> {
         .cache_dir(cache.path())
         .cache_size(1 << 30)
         .build()?;
-    let fs = nearfs::blocking::wait(async move { client.cached("s3://quickstart", 1.0).await })?;
+    let opened = client.clone();
+    let fs = nearfs::blocking::wait(async move { opened.cached("s3://quickstart", 1.0).await })?;
     let session = Mount::start(fs, dir.path(), MountOptions::default(), nearfs::spawner()?)?;
     println!("mounted on {}\n", dir.path().display());
 
     let result = job(&lab, dir.path(), &stopped);
 
     session.unmount(UnmountOptions { drain: Duration::from_secs(5), ..Default::default() })?;
+    drop(session);
+    // Nothing writes into the cache any more when it is removed.
+    nearfs::blocking::wait(async move {
+        client.flush(Duration::from_secs(5)).await;
+        Ok(())
+    })?;
     dir.close()?;
     cache.close()?;
     if stopped.load(Relaxed) {
