@@ -19,6 +19,7 @@ const READ: usize = 1 << 20;
 const RANDOM: u64 = 128 << 10;
 const RANDOM_READS: usize = 800;
 const FIRST_BYTE_MS: f64 = 30.0;
+const TAIL_READS: u64 = 2_400;
 
 /// A way of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub(crate) enum Workload {
     Walk,
     Handles,
     Stalls,
+    Tail,
 }
 
 /// Puts the data sets of all workloads; they cost no memory.
@@ -58,7 +60,7 @@ fn small_keys() -> Vec<String> {
 }
 
 impl Workload {
-    pub(crate) const ALL: [Workload; 8] = [
+    pub(crate) const ALL: [Workload; 9] = [
         Workload::Seq,
         Workload::SeqCpu,
         Workload::Small32,
@@ -67,6 +69,7 @@ impl Workload {
         Workload::Walk,
         Workload::Handles,
         Workload::Stalls,
+        Workload::Tail,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -79,6 +82,7 @@ impl Workload {
             Workload::Walk => "walk",
             Workload::Handles => "handles",
             Workload::Stalls => "stalls",
+            Workload::Tail => "tail",
         }
     }
 
@@ -100,6 +104,9 @@ impl Workload {
             Workload::Stalls => {
                 "1 GiB by one reader and 100 KiB files by 8 threads, alone and beside 128 readers of 8 stalled objects"
             }
+            Workload::Tail => {
+                "1 MiB at random offsets by 8 threads; 30 ms, 2 % of GETs 1 s; a second mount without hedging"
+            }
         }
     }
 
@@ -115,6 +122,7 @@ impl Workload {
             Workload::Walk => "lists <= 510, seconds < 5",
             Workload::Handles => "peak_mb < 1235 (1.15 GiB) with --memory 1GiB",
             Workload::Stalls => "kept_seq and kept_small >= 0.8 of the rate alone",
+            Workload::Tail => "p99_ms < 250, extra requests < 4 % (extra_percent)",
         }
     }
 
@@ -127,6 +135,7 @@ impl Workload {
             Workload::First => "opens_s",
             Workload::Walk => "entries_s",
             Workload::Stalls => "kept_seq",
+            Workload::Tail => "reads_s",
         }
     }
 
@@ -144,6 +153,9 @@ impl Workload {
         match self {
             Workload::SeqCpu | Workload::Handles => Model::default(),
             Workload::Walk => Model { list_ms: Some(60.0), ..Model::network(FIRST_BYTE_MS, 90.0) },
+            Workload::Tail => {
+                Model { slow_percent: 2.0, slow_ms: 1000.0, ..Model::network(FIRST_BYTE_MS, 90.0) }
+            }
             _ => Model::network(FIRST_BYTE_MS, 90.0),
         }
     }
@@ -191,6 +203,7 @@ impl Workload {
             Workload::Walk => walk(lab, &mount),
             Workload::Handles => handles(&mount),
             Workload::Stalls => stalls(lab, &mount),
+            Workload::Tail => tail(lab, &mount, rep),
         };
         figures.insert("seconds", start.elapsed().as_secs_f64());
         let cpu = mount.cpu_seconds() - cpu;
@@ -202,6 +215,10 @@ impl Workload {
         let counters = lab.counters();
         figures.insert("gets", counters.of(Op::GetObject) as f64);
         figures.insert("max_connections", counters.connections_max as f64);
+        if self == Workload::Tail {
+            drop(mount);
+            figures.extend(without_hedging(lab, system, figures["requests_per_read"], rep));
+        }
         lab.set_model(Model::default());
         figures
     }
@@ -372,6 +389,71 @@ fn random(lab: &Lab, mount: &Mounted, rep: u64) -> Figures {
     Figures::from([
         ("reads_s", RANDOM_READS as f64 / seconds),
         ("bytes_ratio", lab.counters().body_bytes as f64 / asked),
+    ])
+}
+
+/// Reads of 1 MiB that nothing has read before, in no order that could be seen through.
+fn tail(lab: &Lab, mount: &Mounted, rep: u64) -> Figures {
+    const FILES: u64 = 8;
+    let mut places: Vec<(u64, u64)> = (0..TAIL_READS).map(|i| (i % FILES, i / FILES * 3)).collect();
+    let mut state = rep + 7;
+    for i in (1..places.len()).rev() {
+        state = next(state);
+        places.swap(i, (state >> 33) as usize % (i + 1));
+    }
+    let keys: Vec<String> = (0..FILES).map(|i| format!("big/b{}", i + 2)).collect();
+    let files: Vec<File> =
+        keys.iter().map(|k| File::open(mount.join(k)).expect("the object opens")).collect();
+    for file in &files {
+        rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random).expect("advice is taken");
+    }
+    lab.reset_counters();
+    let taken = AtomicUsize::new(0);
+    let start = Instant::now();
+    let mut took: Vec<f64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut buf, mut took) = (vec![0; READ], Vec::new());
+                    while let Some((file, mib)) = places.get(taken.fetch_add(1, Relaxed)) {
+                        let (file, key, at) = (&files[*file as usize], &keys[*file as usize], mib << 20);
+                        let start = Instant::now();
+                        file.read_exact_at(&mut buf, at).expect("the object reads");
+                        took.push(start.elapsed().as_secs_f64() * 1e3);
+                        check(&buf, at, key);
+                    }
+                    took
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|t| t.join().expect("no panic")).collect()
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    took.sort_by(f64::total_cmp);
+    let at = |share: f64| took[(took.len() as f64 * share) as usize];
+    Figures::from([
+        ("p50_ms", at(0.5)),
+        ("p99_ms", at(0.99)),
+        ("max_ms", took[took.len() - 1]),
+        ("reads_s", took.len() as f64 / seconds),
+        ("requests_per_read", lab.counters().of(Op::GetObject) as f64 / took.len() as f64),
+    ])
+}
+
+/// The same reads by a mount that waits for every answer; `hedged` is what the other needed for a read.
+fn without_hedging(lab: &Lab, system: System, hedged: f64, rep: u64) -> Figures {
+    lab.set_model(Model::default());
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let config = dir.path().join("nearfs.toml");
+    fs::write(&config, "hedge = \"off\"\n").expect("the directory is writable");
+    let config = config.to_str().expect("temporary directories have plain names");
+    let mount = system.mount(lab, BUCKET, &["--config", config]);
+    lab.set_model(Workload::Tail.model());
+    let plain = tail(lab, &mount, rep);
+    Figures::from([
+        ("off_p99_ms", plain["p99_ms"]),
+        ("off_requests_per_read", plain["requests_per_read"]),
+        ("extra_percent", (hedged / plain["requests_per_read"] - 1.0) * 100.0),
     ])
 }
 
