@@ -2,27 +2,29 @@
 //! the spot what needs no waiting, spawns the rest with the reply that it owns, and sends replies. What the calls
 //! mean is in `ops`.
 
+mod closing;
+mod open;
 mod reply;
 
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, Generation, INodeNo, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    AccessFlags, BsdFileFlags, Errno, FileHandle, Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nearfs_backends::{Error, Result, Spawner};
 
+use self::closing::Closing;
 use self::reply::{Fail, Slot, file_attr, send_bytes, send_entry, send_opened_dir, send_value};
 use crate::counters::Op;
 use crate::failures::Subject;
-use crate::options::OpenMode;
 use crate::vfs::{Now, Vfs};
 
 /// Number and generation of inodes: numbers are never given to something else while they are known.
@@ -32,11 +34,21 @@ const GENERATION: Generation = Generation(0);
 pub(crate) struct Adapter {
     vfs: Arc<Vfs>,
     spawner: Spawner,
+    /// Of calls; longer waits are for nothing.
+    deadline: Duration,
+    open_files: open::Open,
+    /// Inodes of files of the cache whose last handle was closed.
+    closed: mpsc::Sender<(u64, Instant)>,
 }
 
 impl Adapter {
-    pub(crate) fn new(vfs: Arc<Vfs>, spawner: Spawner) -> Self {
-        Adapter { vfs, spawner }
+    /// With what must be started once the kernel can be told things.
+    pub(crate) fn new(vfs: Arc<Vfs>, spawner: Spawner, deadline: Duration) -> (Self, Closing) {
+        let open_files = open::Open::default();
+        let (closed, receiver) = mpsc::channel();
+        let closing =
+            Closing { closed: receiver, open_files: Arc::clone(&open_files), vfs: Arc::downgrade(&vfs) };
+        (Adapter { vfs, spawner, deadline, open_files, closed }, closing)
     }
 
     /// Works on `work` elsewhere and then answers with its result, unless the scanner was faster.
@@ -92,6 +104,10 @@ impl fuser::Filesystem for Adapter {
         Ok(())
     }
 
+    fn destroy(&mut self) {
+        self.abandon_files();
+    }
+
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let op = Op::Lookup;
         self.vfs.counters.begin(op);
@@ -112,7 +128,9 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
-        self.vfs.forget(ino.0, lookups);
+        if self.vfs.forget(ino.0, lookups) {
+            self.forget_file(ino.0);
+        }
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -126,17 +144,21 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn open(&self, _request: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.vfs.counters.begin(Op::Open);
-        self.vfs.counters.inline(Op::Open);
-        if flags.acc_mode() != fuser::OpenAccMode::O_RDONLY {
-            return self.refuse(reply);
-        }
-        match self.vfs.status.mode() {
-            // From now on the kernel opens by itself.
-            OpenMode::Stateless => reply.fail(libc::ENOSYS),
-            _ => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
-        }
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.open_file(request, ino.0, flags, reply);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.release_file(ino.0, reply);
     }
 
     fn read(

@@ -11,6 +11,7 @@ pub(crate) enum Op {
     Lookup,
     Getattr,
     Open,
+    Release,
     Flush,
     Read,
     Opendir,
@@ -24,10 +25,11 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    const ALL: [Op; 13] = [
+    const ALL: [Op; 14] = [
         Op::Lookup,
         Op::Getattr,
         Op::Open,
+        Op::Release,
         Op::Flush,
         Op::Read,
         Op::Opendir,
@@ -46,6 +48,7 @@ impl Op {
             Op::Lookup => "lookup",
             Op::Getattr => "getattr",
             Op::Open => "open",
+            Op::Release => "release",
             Op::Flush => "flush",
             Op::Read => "read",
             Op::Opendir => "opendir",

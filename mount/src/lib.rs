@@ -26,6 +26,7 @@ mod mount_table;
 mod negotiate;
 mod ops;
 mod options;
+mod passthrough;
 mod probe;
 mod readahead;
 mod report;

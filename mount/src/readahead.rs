@@ -18,7 +18,7 @@ fn file(device: Device) -> PathBuf {
 pub(crate) fn raise(device: Device, kib: u32) -> Value {
     let failed = fs::write(file(device), kib.to_string()).err();
     if let Some(e) = &failed {
-        tracing::info!(error = %e, "kernel readahead stays as it is; root could raise it");
+        tracing::debug!(error = %e, "kernel readahead stays as it is");
     }
     let now = current(device).map_or(Value::Null, Value::from);
     match failed {

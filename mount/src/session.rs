@@ -64,8 +64,12 @@ impl Mount {
         config.clone_fd = clone_fd;
         let guard = Unfinished { dir: &dir, armed: true };
         let acl = fuser::SessionACL::All;
-        let session = fuser::Session::from_fd(Adapter::new(Arc::clone(&vfs), spawner), fd, acl, config)
+        let (adapter, closing) = Adapter::new(Arc::clone(&vfs), spawner, options.deadline);
+        let session = fuser::Session::from_fd(adapter, fd, acl, config)
             .map_err(|e| Error::from(e).during("mount").with_context("directory", dir.display()))?;
+        if vfs.status.mode() == OpenMode::Passthrough {
+            closing.start(session.notifier())?;
+        }
         let device = match mount_table::at(&dir)? {
             Some(mount) if mount.fs_type == mount_table::FS_TYPE => mount.device,
             _ => {
@@ -74,7 +78,10 @@ impl Mount {
                 );
             }
         };
-        vfs.status.set_read_ahead(readahead::raise(device, options.read_ahead_kib));
+        vfs.status.set_read_ahead(readahead::raise(device, options.read_ahead_kib), options.read_ahead_kib);
+        if let Some(most) = background(device) {
+            vfs.status.set_background(most);
+        }
         let scanner = Scanner {
             in_flight: Arc::clone(&vfs.in_flight),
             deadline: options.deadline,
@@ -171,6 +178,12 @@ fn start_serving(
     Ok(())
 }
 
+/// How many requests the kernel lets wait at once; nothing where it does not tell.
+fn background(device: Device) -> Option<u64> {
+    let file = format!("/sys/fs/fuse/connections/{}/max_background", connection(device));
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
 /// Waits until the kernel gets an answer for the root of the mount.
 fn await_answer(session: &MountSession, limit: Duration) -> Result<()> {
     let (send, receive) = mpsc::channel();
@@ -217,7 +230,7 @@ impl MountSession {
         &self.source
     }
 
-    /// How files are opened: [`OpenMode::Stateless`] or [`OpenMode::Plain`].
+    /// How files are opened: never [`OpenMode::Auto`], and what was asked for only if it is possible here.
     pub fn open_mode(&self) -> OpenMode {
         self.vfs.status.mode()
     }

@@ -1,6 +1,7 @@
 //! [`Tree`]: what a mount shows: one filesystem, or several below one root.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nearfs_backends::{Error, ErrorKind, FileSystem, FsPath, Result};
@@ -83,6 +84,11 @@ impl Roots {
     /// Name and filesystem of each root, in order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Arc<CachedFileSystem>)> {
         self.entries.iter().map(|(n, fs)| (&**n, fs))
+    }
+
+    /// The directories of the cache on disk, of all filesystems; none if nothing is kept on disk.
+    pub(crate) fn cache_dirs(&self) -> BTreeSet<PathBuf> {
+        self.entries.iter().filter_map(|(_, fs)| fs.disk()).flat_map(|disk| disk.directories()).collect()
     }
 
     /// The URL of `place`, for people.

@@ -56,6 +56,7 @@ impl Vfs {
                 Node::Dir(DirNode::new(Place { fs: 0, path: FsPath::root() }, attrs))
             }
         };
+        let status = Status::new(options, &roots);
         Vfs {
             roots,
             table: InodeTable::new(root),
@@ -65,7 +66,7 @@ impl Vfs {
             counters: Arc::default(),
             in_flight: Arc::default(),
             reporter: Reporter::new(),
-            status: Status::new(options.open),
+            status,
             style: Style::new(options, SystemTime::now()),
             config: options.config.clone(),
             started: Instant::now(),

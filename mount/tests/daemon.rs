@@ -1,8 +1,8 @@
 //! Mounts of other processes: ones that die, hang, or belong to a user without rights.
 //!
 //! This program is its own daemon: `daemon serve DIR` mounts on DIR and serves until its standard input ends (with
-//! `stall`, all but the names in the root hangs). `daemon hang PATH` reads PATH in a thread that is not the process's
-//! first. Without arguments, or with names to choose by, it runs the tests.
+//! `stall`, all but the names in the root hangs; with `passthrough=CACHE` files are opened in passthrough, and it tells
+//! what became of that). `daemon hang PATH` reads PATH in a thread that is not the process's first. Without arguments, or with names to choose by, it runs the tests.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use nearfs_backends::layer::{Fault, FaultAction, FaultLayer, Operation};
 use nearfs_backends::{ErrorKind, FileSystemExt, FsPath, MemoryFileSystem, Spawner};
-use nearfs_cache::{CacheConfig, CachedFileSystem};
+use nearfs_cache::{CacheConfig, CachedFileSystem, DiskConfig, DiskSize, DiskTier};
 use nearfs_mount::{
-    Liveness, Mount, MountOptions, MountSession, UnmountOptions, Unmounted, list_mounts, probe, unmount,
+    Liveness, Mount, MountOptions, MountSession, OpenMode, UnmountOptions, Unmounted, list_mounts, probe,
+    unmount,
 };
 use tokio::runtime::Runtime;
 
@@ -30,7 +31,7 @@ const NOBODY: u32 = 65534;
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 8] = [
+const TESTS: [Test; 12] = [
     ("m1_the_daemon_dies", m1_the_daemon_dies),
     ("a_daemon_that_hangs_is_seen_and_can_be_ended", a_daemon_that_hangs_is_seen_and_can_be_ended),
     ("a_user_mounts_through_the_helper", a_user_mounts_through_the_helper),
@@ -42,6 +43,10 @@ const TESTS: [Test; 8] = [
         "a_daemon_that_cannot_see_its_callers_ends_them_by_the_deadline_only",
         unseen_callers_end_by_the_deadline_only,
     ),
+    ("root_passes_files_through", root_passes_files_through),
+    ("a_user_without_rights_passes_nothing_through", a_user_without_rights_passes_nothing_through),
+    ("root_of_a_user_namespace_passes_nothing_through", root_of_a_namespace_passes_nothing_through),
+    ("a_passed_file_outlives_its_daemon_and_is_not_evicted", a_passed_file_outlives_its_daemon),
 ];
 
 fn main() -> ExitCode {
@@ -49,6 +54,7 @@ fn main() -> ExitCode {
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["serve", dir, options @ ..] => return serve(Path::new(dir), options),
         ["hang", path] => return hang(Path::new(path)),
+        ["serve-and-read", dir, cache] => return serve_and_read(Path::new(dir), Path::new(cache)),
         _ => {}
     }
     let chosen: Vec<_> = args.iter().filter(|a| !a.starts_with('-')).collect();
@@ -69,13 +75,19 @@ fn content() -> Vec<u8> {
 }
 
 fn start(dir: &Path, options: MountOptions) -> nearfs_backends::Result<(Runtime, MountSession)> {
-    start_with(dir, options, false)
+    start_with(dir, options, false, None)
+}
+
+fn disk_tier(dir: &Path) -> nearfs_backends::Result<Arc<DiskTier>> {
+    let size = Some(DiskSize::Bytes(64 << 20));
+    DiskTier::open(&DiskConfig { dirs: vec![dir.to_owned()], size, free: 0.0, ..Default::default() })
 }
 
 fn start_with(
     dir: &Path,
     options: MountOptions,
     stall: bool,
+    disk: Option<Arc<DiskTier>>,
 ) -> nearfs_backends::Result<(Runtime, MountSession)> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let memory = MemoryFileSystem::new();
@@ -84,7 +96,8 @@ fn start_with(
     }
     let spawner = Spawner::new(runtime.handle().clone());
     let store = FaultLayer::new(Arc::new(memory));
-    let fs = CachedFileSystem::new(Arc::new(store.clone()), CacheConfig::default(), spawner.clone());
+    let config = CacheConfig { cache_local: disk.is_some(), ..Default::default() };
+    let fs = CachedFileSystem::with_disk(Arc::new(store.clone()), config, disk, spawner.clone());
     runtime.block_on(fs.lookup(&FsPath::parse("known")?))?;
     if stall {
         for operation in [Operation::Stat, Operation::List, Operation::Open, Operation::Read] {
@@ -102,6 +115,7 @@ fn serve(dir: &Path, options: &[&str]) -> ExitCode {
         dir,
         MountOptions { allow_other: has("allow_other"), deadline, ..Default::default() },
         has("stall"),
+        None,
     ) {
         Err(e) => {
             println!("failed: {e} (hint: {})", e.context("hint").unwrap_or("none"));
@@ -117,6 +131,43 @@ fn serve(dir: &Path, options: &[&str]) -> ExitCode {
                     println!("failed: {e}");
                     ExitCode::FAILURE
                 }
+            }
+        }
+    }
+}
+
+/// Mounts with passthrough on `dir`, reads a file until the cache in `cache` has it, and opens it once more. Prints
+/// what the statistics say of that, and serves until its standard input ends.
+fn serve_and_read(dir: &Path, cache: &Path) -> ExitCode {
+    let read = || -> nearfs_backends::Result<(Runtime, MountSession)> {
+        let disk = disk_tier(cache)?;
+        let options = MountOptions { open: OpenMode::Passthrough, ..Default::default() };
+        let (runtime, session) = start_with(dir, options, false, Some(Arc::clone(&disk)))?;
+        let file = dir.join("d/file");
+        for _ in 0..100 {
+            if std::fs::read(&file)? != content() {
+                return Err(nearfs_backends::Error::new(ErrorKind::Corrupt, "other bytes"));
+            }
+            runtime.block_on(disk.flush());
+            let passthrough = &session.stats()["mount"]["passthrough"];
+            if passthrough["opens"] != 0 || passthrough["available"] == false {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok((runtime, session))
+    };
+    match read() {
+        Err(e) => {
+            println!("failed: {}", e.chain());
+            ExitCode::FAILURE
+        }
+        Ok((_runtime, session)) => {
+            println!("{}", session.stats()["mount"]);
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            match session.unmount(UnmountOptions::default()) {
+                Ok(_) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
             }
         }
     }
@@ -146,8 +197,18 @@ impl Daemon {
     }
 
     fn run(mut command: Command, dir: &Path, options: &[&str]) -> Self {
-        command.arg("serve").arg(dir).args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.arg("serve").arg(dir).args(options);
+        Self::spawn(command, dir)
+    }
+
+    /// A process that mounts with passthrough and tells what became of it.
+    fn passing(mut command: Command, dir: &Path, cache: &Path) -> Self {
+        command.arg("serve-and-read").arg(dir).arg(cache);
+        Self::spawn(command, dir)
+    }
+
+    fn spawn(mut command: Command, dir: &Path) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         Daemon { child, said: said.trim().to_owned(), dir: dir.canonicalize().unwrap_or(dir.to_owned()) }
@@ -396,4 +457,91 @@ fn unseen_callers_end_by_the_deadline_only() {
     assert_eq!(ended(&mut killed, DEADLINE + KILLED), Some(-1));
     assert_eq!(ended(&mut living, DEADLINE + KILLED), Some(libc::ETIMEDOUT), "and nobody is taken for dead");
     assert!(begin.elapsed() < DEADLINE + SOON);
+}
+
+/// Places for a mount and a cache that `owner` may use. The cache is on the disk that this program was built on.
+struct Places {
+    mount: tempfile::TempDir,
+    cache: tempfile::TempDir,
+}
+
+impl Places {
+    fn of(owner: u32) -> Self {
+        let mount = tempfile::tempdir().unwrap();
+        let cache = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for dir in [mount.path(), cache.path()] {
+            std::os::unix::fs::chown(dir, Some(owner), Some(owner)).unwrap();
+        }
+        Places { mount, cache }
+    }
+
+    fn pass(&self, command: Command) -> (Daemon, serde_json::Value) {
+        let daemon = Daemon::passing(command, self.mount.path(), self.cache.path());
+        let stats = serde_json::from_str(&daemon.said).unwrap_or_else(|_| panic!("it said: {}", daemon.said));
+        (daemon, stats)
+    }
+}
+
+fn root_passes_files_through() {
+    let places = Places::of(0);
+    let (mut daemon, stats) = places.pass(this_program());
+    assert_eq!((&stats["open_mode"], &stats["passthrough"]["opens"]), (&"passthrough".into(), &1.into()));
+    assert!(std::fs::read(places.mount.path().join("d/file")).unwrap() == content());
+    drop(daemon.child.stdin.take());
+    assert_eq!(daemon.wait(), Some(0));
+}
+
+fn a_user_without_rights_passes_nothing_through() {
+    let _device = OpenDevice::new();
+    let places = Places::of(NOBODY);
+    let mut command = this_program();
+    command.uid(NOBODY).gid(NOBODY);
+    let (mut daemon, stats) = places.pass(command);
+    assert_eq!((&stats["open_mode"], &stats["passthrough"]["opens"]), (&"plain".into(), &0.into()));
+    let reason = stats["passthrough"]["reason"].as_str().unwrap();
+    assert!(reason.contains("SYS_ADMIN"), "{reason}");
+    let what: Vec<_> =
+        stats["notes"].as_array().unwrap().iter().map(|n| n["what"].as_str().unwrap()).collect();
+    assert!(what.contains(&"passthrough") && what.contains(&"read_ahead"), "{what:?}");
+    drop(daemon.child.stdin.take());
+    assert_eq!(daemon.wait(), Some(0));
+}
+
+/// It has the capability, as far as it can see, but not where it counts.
+fn root_of_a_namespace_passes_nothing_through() {
+    let _device = OpenDevice::new();
+    let places = Places::of(0);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount"]).arg(std::env::current_exe().unwrap());
+    let (mut daemon, stats) = places.pass(command);
+    assert_eq!((&stats["open_mode"], &stats["passthrough"]["opens"]), (&"plain".into(), &0.into()));
+    assert!(stats["passthrough"]["reason"].as_str().unwrap().contains("SYS_ADMIN"), "{stats}");
+    drop(daemon.child.stdin.take());
+    assert_eq!(daemon.wait(), Some(0));
+}
+
+fn a_passed_file_outlives_its_daemon() {
+    let places = Places::of(0);
+    let (mut daemon, _) = places.pass(this_program());
+    let name = places.mount.path().join("d/file");
+    let file = std::fs::File::open(&name).unwrap();
+    let mut bytes = vec![0; content().len()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    daemon.signal(libc::SIGKILL);
+    daemon.wait().unwrap();
+    // Another process finds that somebody still has it, whoever that is.
+    let disk = disk_tier(places.cache.path()).unwrap();
+    let cleared = disk.clear();
+    assert_eq!((cleared.kept, cleared.objects), (1, 0), "{cleared:?}");
+    bytes.fill(0);
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == content());
+    drop(file);
+    // Takes the dead mount away, and with it what the kernel had.
+    drop(daemon);
+    let end = Instant::now() + SOON;
+    while disk.clear().objects == 0 {
+        assert!(Instant::now() < end, "it goes with the last handle");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

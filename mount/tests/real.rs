@@ -4,6 +4,8 @@
 mod basics;
 #[path = "real/child.rs"]
 mod child;
+#[path = "real/fallbacks.rs"]
+mod fallbacks;
 #[path = "real/killed.rs"]
 mod killed;
 #[path = "real/lifecycle.rs"]
@@ -16,6 +18,10 @@ mod listing;
 mod local;
 #[path = "real/map.rs"]
 mod map;
+#[path = "real/modes.rs"]
+mod modes;
+#[path = "real/passthrough.rs"]
+mod passthrough;
 #[path = "real/readonly.rs"]
 mod readonly;
 #[path = "real/stalls.rs"]

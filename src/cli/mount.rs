@@ -47,9 +47,12 @@ pub(crate) struct MountArgs {
     /// Reading ahead: auto or off
     #[arg(long, value_name = "MODE")]
     pub(crate) prefetch: Option<String>,
-    /// How the kernel keeps opened files: auto, stateless or plain
+    /// How the kernel opens files and keeps them: auto, stateless, plain or passthrough
     #[arg(long, value_name = "MODE")]
     pub(crate) open: Option<String>,
+    /// Newest version of the FUSE protocol to use, as `7.34`
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) fuse_protocol: Option<String>,
     /// Let other users read the mount
     #[arg(long)]
     pub(crate) allow_other: bool,
@@ -79,6 +82,7 @@ impl MountArgs {
             ("negative_ttl", &self.negative_ttl, "--negative-ttl"),
             ("prefetch", &self.prefetch, "--prefetch"),
             ("open", &self.open, "--open"),
+            ("fuse_protocol", &self.fuse_protocol, "--fuse-protocol"),
             ("uid", &self.uid, "--uid"),
             ("gid", &self.gid, "--gid"),
             ("umask", &self.umask, "--umask"),

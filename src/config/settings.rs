@@ -21,6 +21,9 @@ pub enum OpenMode {
     Stateless,
     /// Every open asks the daemon.
     Plain,
+    /// The kernel reads files of 1 MiB and more that are wholly in the cache on disk by itself; the others are opened
+    /// as with `Plain`.
+    Passthrough,
 }
 
 /// How log lines are written (`--log-format`).
@@ -62,6 +65,7 @@ pub struct Settings {
     pub read_gap_timeout: Duration,
     pub retries: u32,
     pub open: OpenMode,
+    pub fuse_protocol: Option<(u32, u32)>,
     pub allow_other: bool,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -151,7 +155,8 @@ settings! {
     first_byte_timeout Store "15s" "longest time from a request to the first byte of its answer" parse_nonzero;
     read_gap_timeout Store "15s" "longest gap between two pieces of an answer; there is no limit on a whole transfer" parse_nonzero;
     retries Store "8" "how often a failed request is made again, within the deadline" parse_number;
-    open Process "auto" "how the kernel keeps opened files: `auto`, `stateless` or `plain`" parse_open;
+    open Process "auto" "how the kernel opens files and keeps them: `auto`, `stateless`, `plain` or `passthrough`" parse_open;
+    fuse_protocol Process "" "newest version of the FUSE protocol that is used, as `7.34`, for trying what an older kernel would do; unset: all that the kernel has" parse_protocol;
     allow_other Process "false" "let other users read the mount" parse_bool;
     uid Process "" "owner shown for every file; unset: who mounts" parse_some;
     gid Process "" "group shown for every file; unset: that of who mounts" parse_some;
@@ -200,6 +205,7 @@ impl Settings {
             read_gap_timeout: Duration::ZERO,
             retries: 0,
             open: OpenMode::Auto,
+            fuse_protocol: None,
             allow_other: false,
             uid: None,
             gid: None,
@@ -288,11 +294,17 @@ fn parse_open(text: &str) -> Result<OpenMode> {
         "auto" => Ok(OpenMode::Auto),
         "stateless" => Ok(OpenMode::Stateless),
         "plain" => Ok(OpenMode::Plain),
-        "passthrough" => {
-            Err(Error::new(ErrorKind::InvalidInput, "`passthrough` is not available in this version")
-                .with_context("hint", "leave `open` at `auto`"))
-        }
-        other => Err(bad(other, "`auto`, `stateless` or `plain`")),
+        "passthrough" => Ok(OpenMode::Passthrough),
+        other => Err(bad(other, "`auto`, `stateless`, `plain` or `passthrough`")),
+    }
+}
+
+fn parse_protocol(text: &str) -> Result<Option<(u32, u32)>> {
+    let version = text.trim().split_once('.');
+    match version.map(|(major, minor)| (major.parse(), minor.parse())) {
+        // Older ones do not exist on any kernel that can mount.
+        Some((Ok(7), Ok(minor))) if minor >= 23 => Ok(Some((7, minor))),
+        _ => Err(bad(text, "a version from `7.23` on")),
     }
 }
 

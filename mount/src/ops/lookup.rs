@@ -147,12 +147,27 @@ impl Vfs {
         Entry::Inode(attr, ttl, ttl)
     }
 
-    /// The kernel gives back references.
-    pub(crate) fn forget(&self, ino: u64, lookups: u64) {
+    /// The kernel gives back references. True if those were the last of the inode.
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) -> bool {
         self.counters.forget(lookups);
-        if let Some(inode) = self.table.forget(ino, lookups) {
-            self.files.release(&inode);
+        let forgotten = self.table.forget(ino, lookups);
+        if let Some(inode) = &forgotten {
+            self.files.release(inode);
         }
+        forgotten.is_some()
+    }
+
+    /// Directory and name of a file of a store, as the kernel knows them; `None` for what is nothing like that.
+    pub(crate) fn name_of(&self, ino: u64) -> Option<(u64, Vec<u8>)> {
+        let inode = self.table.get(ino).ok()?;
+        let Node::File(node) = &inode.node else { return None };
+        let path = &node.place.path;
+        let dir = Place { fs: node.place.fs, path: path.parent()? };
+        let parent = match dir.path.is_root() && !self.roots.is_map() {
+            true => ROOT,
+            false => self.table.number(&dir, &Attrs { metadata: Metadata::dir(), expires: forever() }),
+        };
+        Some((parent, path.name().to_vec()))
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod attr;
 mod control;
 pub(crate) mod dir;
 pub(crate) mod lookup;
+pub(crate) mod open;
 mod read;
 mod statfs;
 mod xattr;

@@ -99,11 +99,15 @@ pub(crate) fn stat(path: &CString) -> i32 {
     }
 }
 
-/// Maps a file of `len` bytes read-only.
+/// Maps a file of `len` bytes read-only. No descriptor of it stays open.
 pub(crate) fn map(path: &CString, len: usize) -> Option<*const u8> {
     let fd = open(path, libc::O_RDONLY);
     // SAFETY: a new mapping, chosen by the kernel.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0) };
+    if fd >= 0 {
+        // SAFETY: the descriptor made above, which nothing else knows.
+        unsafe { libc::close(fd) };
+    }
     (fd >= 0 && at != libc::MAP_FAILED).then_some(at as *const u8)
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use nearfs_backends::{ErrorKind, Spawner};
-use nearfs_mount::{Mount, MountOptions, OpenMode, list_mounts};
+use nearfs_mount::{Mount, MountOptions, list_mounts};
 
 use crate::support::*;
 
@@ -97,14 +97,10 @@ fn what_does_not_exist_yet_is_refused_and_nothing_is_mounted() {
     let rig = Rig::new(Setup::default());
     let dir = tempfile::tempdir().unwrap();
     let spawner = Spawner::new(rig.runtime.handle().clone());
-    for options in [
-        MountOptions { read_write: true, ..Default::default() },
-        MountOptions { open: OpenMode::Passthrough, ..Default::default() },
-    ] {
-        let error = Mount::start(rig.fs.clone(), dir.path(), options, spawner.clone()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.message().contains("not available yet"), "{error}");
-    }
+    let options = MountOptions { read_write: true, ..Default::default() };
+    let error = Mount::start(rig.fs.clone(), dir.path(), options, spawner).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("not available yet"), "{error}");
     let dir = dir.path().canonicalize().unwrap();
     assert!(list_mounts().unwrap().iter().all(|m| m.dir != dir));
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures::StreamExt;
 use nearfs_backends::layer::{Fault, FaultAction, FaultLayer, Operation};
 use nearfs_backends::{FileSystem, FileSystemExt, FsPath, MemoryFileSystem, Metadata, Spawner};
-use nearfs_cache::{CacheConfig, CachedFileSystem, Lifetime};
-use nearfs_mount::{Mount, MountOptions, MountSession, UnmountOptions};
+use nearfs_cache::{CacheConfig, CachedFileSystem, DiskConfig, DiskSize, DiskTier, Lifetime};
+use nearfs_mount::{Mount, MountOptions, MountSession, OpenMode, UnmountOptions};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -21,11 +21,19 @@ pub(crate) struct Setup {
     pub(crate) options: MountOptions,
     /// The cache treats the store as a remote one: data and listings are held.
     pub(crate) remote: bool,
+    /// Bytes of a cache on disk; 0 = none.
+    pub(crate) disk: u64,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { ttl: seconds(60.0), negative: seconds(2.0), options: MountOptions::default(), remote: true }
+        Setup {
+            ttl: seconds(60.0),
+            negative: seconds(2.0),
+            options: MountOptions::default(),
+            remote: true,
+            disk: 0,
+        }
     }
 }
 
@@ -39,6 +47,11 @@ impl Setup {
     pub(crate) fn deadline(deadline: f64) -> Self {
         let deadline = Duration::from_secs_f64(deadline);
         Setup { options: MountOptions { deadline, ..Default::default() }, ..Default::default() }
+    }
+
+    /// Files are opened in this mode, and there is a cache on disk.
+    pub(crate) fn opening(open: OpenMode) -> Self {
+        Setup { options: MountOptions { open, ..Default::default() }, disk: 1 << 30, ..Default::default() }
     }
 }
 
@@ -54,6 +67,7 @@ pub(crate) struct Rig {
     pub(crate) fs: Arc<CachedFileSystem>,
     pub(crate) runtime: Runtime,
     tmp: TempDir,
+    disk: Option<(Arc<DiskTier>, TempDir)>,
 }
 
 pub(crate) fn path(text: &str) -> FsPath {
@@ -81,10 +95,12 @@ impl Rig {
             ..Default::default()
         };
         let spawner = Spawner::new(runtime.handle().clone());
-        let fs = CachedFileSystem::new(Arc::new(faults.clone()), config, spawner.clone());
+        let disk = (setup.disk > 0).then(|| disk_tier(setup.disk));
+        let tier = disk.as_ref().map(|(tier, _)| Arc::clone(tier));
+        let fs = CachedFileSystem::with_disk(Arc::new(faults.clone()), config, tier, spawner.clone());
         let tmp = tempfile::tempdir().unwrap();
         let session = Mount::start(Arc::clone(&fs), tmp.path(), setup.options, spawner).unwrap();
-        Rig { session: Some(session), memory, faults, fs, runtime, tmp }
+        Rig { session: Some(session), memory, faults, fs, runtime, tmp, disk }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -97,6 +113,15 @@ impl Rig {
 
     pub(crate) fn session(&self) -> &MountSession {
         self.session.as_ref().unwrap()
+    }
+
+    pub(crate) fn disk(&self) -> &DiskTier {
+        &self.disk.as_ref().unwrap().0
+    }
+
+    /// Waits until what was fetched is on disk.
+    pub(crate) fn flush(&self) {
+        self.runtime.block_on(self.disk().flush());
     }
 
     pub(crate) fn take_session(&mut self) -> MountSession {
@@ -168,6 +193,18 @@ impl Drop for Rig {
             let _ = session.unmount(UnmountOptions { force: true, ..Default::default() });
         }
     }
+}
+
+/// A cache on the disk that this program was built on.
+fn disk_tier(size: u64) -> (Arc<DiskTier>, TempDir) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let config = DiskConfig {
+        dirs: vec![dir.path().join("cache")],
+        size: Some(DiskSize::Bytes(size)),
+        free: 0.0,
+        ..Default::default()
+    };
+    (DiskTier::open(&config).unwrap(), dir)
 }
 
 /// Waits until `done`; panics after `limit`.

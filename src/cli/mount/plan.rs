@@ -109,8 +109,10 @@ impl Plan {
             open: match s.open {
                 OpenMode::Stateless => mount::OpenMode::Stateless,
                 OpenMode::Plain => mount::OpenMode::Plain,
+                OpenMode::Passthrough => mount::OpenMode::Passthrough,
                 _ => mount::OpenMode::Auto,
             },
+            protocol: s.fuse_protocol,
             deadline: s.deadline,
             allow_other: s.allow_other,
             uid: s.uid,
