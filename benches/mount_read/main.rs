@@ -6,12 +6,14 @@
 //! empty caches; medians are printed, and ratios only between figures of this run.
 
 mod systems;
+mod warm;
 mod workloads;
 
 use std::collections::BTreeMap;
 
 use nearfs_lab::Lab;
 use systems::System;
+use warm::Warm;
 use workloads::{Figures, Workload};
 
 /// One bucket for the data sets, one for the tree that is walked.
@@ -38,7 +40,16 @@ fn main() {
         .into_iter()
         .filter(|w| only.as_ref().is_none_or(|o| o.iter().any(|n| n == w.name())))
         .collect();
-    assert!(!chosen.is_empty(), "no such workload; there are {:?}", Workload::ALL.map(|w| w.name()));
+    let warm: Vec<Warm> = Warm::ALL
+        .into_iter()
+        .filter(|w| only.as_ref().is_none_or(|o| o.iter().any(|n| n == w.name())))
+        .collect();
+    assert!(
+        !(chosen.is_empty() && warm.is_empty()),
+        "no such workload; there are {:?} {:?}",
+        Workload::ALL.map(|w| w.name()),
+        Warm::ALL.map(|w| w.name())
+    );
 
     let lab = Lab::builder().bucket(BUCKET).bucket(WALK_BUCKET).start().expect("the lab listens on loopback");
     workloads::seed(&lab);
@@ -58,6 +69,10 @@ fn main() {
             }
         }
         print(workload, &figures);
+    }
+    for warm in warm {
+        // An odd number, so that the median is a pair's.
+        warm.run(&lab, (reps | 1).max(7));
     }
 }
 

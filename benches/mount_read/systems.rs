@@ -31,7 +31,10 @@ impl System {
         match self {
             System::Nearfs => {
                 command = Command::new(env!("CARGO_BIN_EXE_nearfs"));
-                command.args(["mount", "--foreground", "--metadata-ttl", "300s", &format!("s3://{bucket}")]);
+                command.args(["mount", "--foreground", &format!("s3://{bucket}")]);
+                if !args.contains(&"--metadata-ttl") {
+                    command.args(["--metadata-ttl", "300s"]);
+                }
                 command.arg("--cache-dir").arg(work.join("cache")).args(["--cache-size", "8GiB"]);
                 command.arg(dir).args(args);
             }
