@@ -37,6 +37,11 @@ const UNWANTED: Duration = Duration::from_secs(5);
 const MAX_QUEUED: u64 = 64 << 20;
 /// Data in memory that the disk tier has too and that nobody asked for this long is given back.
 const BACKED_IDLE: Duration = Duration::from_secs(2);
+/// How long another process, alive, may take for bytes before they are fetched here as well.
+const PATIENT: Duration = Duration::from_secs(10);
+/// The same after that happened, for the time of [`GRUDGE`].
+const IMPATIENT: Duration = Duration::from_millis(200);
+const GRUDGE: Duration = Duration::from_secs(30);
 /// A file counts as being streamed this long after its last read.
 const ACTIVE: Duration = Duration::from_secs(2);
 /// How often a file that is being streamed says so.
@@ -63,6 +68,8 @@ pub(crate) struct Engine {
     pub(crate) quota: Arc<Quota>,
     pub(crate) backlog: Backlog,
     pub(crate) refill: Refill,
+    /// Other processes have kept this one waiting for nothing: until then they are not waited for that long.
+    impatient_until: AtomicU64,
     idle: Duration,
     files: DashMap<FileKey, Arc<FileBlocks>>,
     /// Files with requests in flight, by address.
@@ -99,6 +106,7 @@ impl Engine {
             quota: Quota::new(queued),
             backlog: Backlog::default(),
             refill: Refill::default(),
+            impatient_until: AtomicU64::new(0),
             idle: config.idle,
             files: DashMap::new(),
             running: Mutex::default(),
@@ -231,6 +239,17 @@ impl Engine {
         (self.memory.limit() / 4 * 3 / files).min(DISK_WINDOW)
     }
 
+    /// How long to wait for bytes that another process is fetching.
+    pub(crate) fn patience(&self) -> Duration {
+        let impatient = self.clock.now().0 < self.impatient_until.load(Ordering::Relaxed);
+        if impatient { IMPATIENT } else { PATIENT }
+    }
+
+    /// Another process, alive, did not bring what was waited for: it may have been stopped, or its network may be worse.
+    pub(crate) fn waited_in_vain(&self) {
+        self.impatient_until.store(self.clock.now().after(GRUDGE).0, Ordering::Relaxed);
+    }
+
     /// Requests that one streamed file may have in flight.
     pub(crate) fn connection_share(&self) -> usize {
         (self.connections.target() / self.active_count.load(Ordering::Relaxed).max(1)).max(2)
@@ -262,9 +281,9 @@ impl Engine {
         files.iter().for_each(|blocks| blocks.clear());
     }
 
-    /// No request is in flight and nothing waits to be written.
+    /// No request is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.running.lock().is_empty() && self.disk.as_ref().is_some_and(|disk| disk.is_idle())
+        self.running.lock().is_empty()
     }
 
     fn look_after(self: &Arc<Self>) {

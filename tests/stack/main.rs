@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod caching;
 mod cost;
 mod freshness;
 mod integrity;

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use nearfs_backends::{ErrorKind, Result, Retry};
@@ -17,9 +16,6 @@ use crate::disk::tier::{Claim, DiskObject, Segment};
 
 /// Looks at the disk without getting any farther, after which the store is asked for the rest.
 const PATIENCE: u32 = 8;
-/// How long somebody else, alive, may take for a stretch before it is fetched here as well: it may have been stopped,
-/// or its network may be worse.
-const OTHERS: Duration = Duration::from_secs(10);
 
 impl FileBlocks {
     pub(super) async fn carry(
@@ -77,7 +73,8 @@ impl Carrier<'_> {
                     Segment::Theirs(range) => {
                         self.turn = None;
                         stats.disk_waits.inc();
-                        if !disk.wait(&range, OTHERS).await {
+                        if !disk.wait(&range, self.blocks.engine.patience()).await {
+                            self.blocks.engine.waited_in_vain();
                             self.fetch(range.clone()).await?;
                             at = range.end;
                         }
