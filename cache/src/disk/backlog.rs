@@ -13,14 +13,21 @@ use crate::engine::Engine;
 use crate::memory::blocks::FileBlocks;
 use crate::memory::extent::Extent;
 
-/// Stretches that may wait; more are dropped.
-const MAX: usize = 8192;
+/// Bytes that may wait; more are dropped. Memory that waits is not used again at once, and fresh memory costs a reader
+/// more time than the disk's leftovers are worth.
+const MAX: u64 = 192 << 20;
 
 /// Stretches of files that are in memory anyway and are written when the quota has room again, in order. They do not
 /// keep their memory: what is evicted before its turn is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    queue: Mutex<VecDeque<Delivery>>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    deliveries: VecDeque<Delivery>,
+    bytes: u64,
 }
 
 /// Bytes that are to be written.
@@ -40,9 +47,11 @@ impl Backlog {
         let delivery = Delivery { blocks: blocks.clone(), claim, range, extents: waiting };
         let dropped = {
             let mut queue = self.queue.lock();
-            if queue.len() < MAX {
+            let bytes = queue.bytes + delivery.len();
+            if bytes <= MAX {
                 extents.iter().for_each(|extent| extent.set_waiting(true));
-                queue.push_back(delivery);
+                queue.bytes = bytes;
+                queue.deliveries.push_back(delivery);
                 None
             } else {
                 Some(delivery)
@@ -57,14 +66,14 @@ impl Backlog {
         loop {
             let next = {
                 let mut queue = self.queue.lock();
-                let Some(first) = queue.front() else { return };
-                let bytes = first.range.end - first.range.start;
+                let Some(bytes) = queue.deliveries.front().map(Delivery::len) else { return };
                 let place = engine.quota.take(bytes);
                 // What is larger than all of the quota never gets there.
                 if place.is_none() && bytes <= engine.quota.limit() {
                     return;
                 }
-                queue.pop_front().map(|first| (first, place))
+                queue.bytes -= bytes;
+                queue.deliveries.pop_front().map(|first| (first, place))
             };
             let Some((delivery, place)) = next else { return };
             match (delivery.bytes(), place) {
@@ -79,6 +88,10 @@ impl Backlog {
 }
 
 impl Delivery {
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
     /// Its bytes, if none of them has been evicted.
     fn bytes(&self) -> Option<Vec<Bytes>> {
         let slice = |extent: &Weak<Extent>| {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -17,6 +18,11 @@ use crate::memory::blocks::FileBlocks;
 
 /// Stretches remembered; of more, the oldest are forgotten.
 const MAX: usize = 4096;
+
+/// Stretches fetched at the same time.
+const AT_ONCE: usize = 8;
+/// How long to wait before asking again for room to write.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A stretch of a file that is not on disk although it was fetched.
 #[derive(Debug)]
@@ -51,10 +57,11 @@ impl Refill {
         let running = Running(Arc::clone(engine));
         engine.spawner.spawn(async move {
             let engine = &running.0;
-            while engine.is_quiet() {
-                let Some(piece) = engine.refill.queue.lock().pop_front() else { return };
-                piece.fetch(engine).await;
-            }
+            let pieces = std::iter::from_fn(|| {
+                // A reader comes first, also before what is left.
+                if engine.is_quiet() { engine.refill.queue.lock().pop_front() } else { None }
+            });
+            futures::stream::iter(pieces).for_each_concurrent(AT_ONCE, |piece| piece.fetch(engine)).await;
         });
     }
 }
@@ -75,6 +82,13 @@ impl Piece {
         if known.is_none_or(|m| m.version != self.metadata.version || m.size != self.metadata.size) {
             return;
         }
+        let _permit = loop {
+            match engine.connections.try_ahead() {
+                Some(permit) => break permit,
+                None if engine.is_quiet() => tokio::time::sleep(PAUSE).await,
+                None => return engine.refill.push(self),
+            }
+        };
         let Some(blocks) = engine.blocks(&self.path, &self.metadata) else { return };
         if let Some(disk) = blocks.disk() {
             for segment in disk.plan(self.range.clone()).await {
@@ -88,26 +102,26 @@ impl Piece {
 }
 
 impl Claim {
-    /// Fills the claim from memory or from the store.
+    /// Fills the claim from the store.
     async fn refill(self, blocks: &Arc<FileBlocks>) {
         let (engine, range) = (&blocks.engine, self.range());
-        let Some(_permit) = engine.connections.try_ahead() else { return };
-        let Some(_charge) = engine.memory.reserve_ahead(range.end - range.start, engine.clock.now()) else {
-            return;
+        let bytes = range.end - range.start;
+        // What is fetched lives in the memory of what waits for the disk.
+        let place = loop {
+            match engine.quota.take(bytes) {
+                Some(place) => break place,
+                None if bytes > engine.quota.limit() => return,
+                None => tokio::time::sleep(PAUSE).await,
+            }
         };
         let Some(data) = fetch(blocks, &range).await else { return };
-        let (counted, bytes) = (engine.clone(), range.end - range.start);
-        let Some(place) = engine.quota.take(bytes) else { return };
+        let counted = engine.clone();
         self.fill(place, data, move |written| {
             if written == Written::Yes {
                 counted.stats.disk_written.add(bytes);
                 counted.stats.disk_refetched.add(bytes);
             }
         });
-        // One at a time: the disk was too slow already.
-        if let Some(disk) = &engine.disk {
-            disk.flush().await;
-        }
     }
 }
 

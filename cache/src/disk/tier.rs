@@ -110,10 +110,6 @@ impl DiskTier {
         self.writer.flush().await;
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.writer.is_idle()
-    }
-
     /// Brings the gauges up to date.
     pub(crate) fn count(&self, counters: &Counters) {
         let stats = self.stats();

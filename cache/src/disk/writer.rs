@@ -99,6 +99,7 @@ impl Writer {
     pub(crate) fn put(&self, write: impl FnOnce() + Send + 'static) {
         let outstanding = self.expect();
         self.pool.detach("cache write", move || {
+            stand_back();
             write();
             drop(outstanding);
         });
@@ -120,6 +121,21 @@ impl Writer {
             }
             none.await;
         }
+    }
+}
+
+/// Lets readers have the processors first: where these are busy, a thread of this niceness gets a tenth of what others
+/// get.
+const NICE: i32 = 10;
+
+/// Makes the calling thread a modest one, once. Where that is refused it competes like any other.
+fn stand_back() {
+    thread_local! {
+        static DONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+    if !DONE.replace(true) {
+        // For Linux a "process" is here a thread; none means the calling one.
+        let _ = rustix::process::setpriority_process(None, NICE);
     }
 }
 
