@@ -11,7 +11,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileHandle, Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner,
@@ -38,7 +38,7 @@ pub(crate) struct Adapter {
     deadline: Duration,
     open_files: open::Open,
     /// Inodes of files of the cache whose last handle was closed.
-    closed: mpsc::Sender<(u64, Instant)>,
+    closed: mpsc::Sender<u64>,
 }
 
 impl Adapter {

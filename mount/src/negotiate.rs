@@ -62,6 +62,9 @@ const PASSTHROUGH: Feature = feature(InitFlags::FUSE_PASSTHROUGH, "passthrough",
 /// Protocol version since which an open can say that its close need not be told.
 const NO_FLUSH_SINCE: u32 = 35;
 
+/// Protocol version since which the kernel can be asked to forget inodes that nothing uses.
+const PRUNE_SINCE: u32 = 45;
+
 /// What was agreed, and what was found out about the mount since; shown by the statistics.
 #[derive(Debug)]
 pub(crate) struct Status {
@@ -202,6 +205,11 @@ impl Status {
     /// Whether an open can say that its close need not be told.
     pub(crate) fn knows_no_flush(&self) -> bool {
         self.newest >= (7, NO_FLUSH_SINCE)
+    }
+
+    /// Whether the kernel can be asked to forget inodes that nothing uses.
+    pub(crate) fn knows_prune(&self) -> bool {
+        self.inner.lock().abi >= (7, PRUNE_SINCE)
     }
 
     /// Notes what became of the kernel's readahead, and what was asked for, in KiB.

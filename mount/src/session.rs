@@ -1,6 +1,7 @@
 //! [`Mount`] and [`MountSession`]: a mount from its beginning to its end.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -68,7 +69,7 @@ impl Mount {
         let session = fuser::Session::from_fd(adapter, fd, acl, config)
             .map_err(|e| Error::from(e).during("mount").with_context("directory", dir.display()))?;
         if vfs.status.mode() == OpenMode::Passthrough {
-            closing.start(session.notifier())?;
+            closing.start(session.as_fd().try_clone_to_owned()?, session.notifier())?;
         }
         let device = match mount_table::at(&dir)? {
             Some(mount) if mount.fs_type == mount_table::FS_TYPE => mount.device,

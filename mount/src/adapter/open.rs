@@ -1,7 +1,7 @@
 //! OPEN and RELEASE: who fills the kernel's pages of a file, this process or a file of the cache.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyOpen, Request};
 use nearfs_backends::Result;
@@ -88,7 +88,7 @@ impl Adapter {
             // Before the answer: then the kernel may forget the inode.
             if self.open_files.close(ino) {
                 // Nobody listens if the mount is ending.
-                let _ = self.closed.send((ino, Instant::now()));
+                let _ = self.closed.send(ino);
             }
         }
         reply.ok();

@@ -49,7 +49,7 @@ fn mapped(path: &std::path::Path, data: &[u8]) {
         assert_eq!(touch(at, offset), data[offset], "{}: mapped at {offset}", data.len());
     }
     // Behind the end of the file its last page is zero.
-    if data.len() % 4096 != 0 {
+    if !data.len().is_multiple_of(4096) {
         assert_eq!(touch(at, data.len()), 0);
     }
     // SAFETY: the mapping made by `map`, which nothing uses any more.
