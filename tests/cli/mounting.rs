@@ -252,7 +252,7 @@ fn a_signal_stops_in_order() {
 fn a_signal_during_the_start_leaves_nothing_mounted() {
     let lab = lab();
     // The first listing takes long enough for the signal to come before the mount is there.
-    for (ms, code) in [(300, 0), (30_000, 130)] {
+    for (ms, codes) in [(300, &[0, 130][..]), (30_000, &[130])] {
         let point = Point::new();
         lab.fault(Rule::on(Op::ListObjectsV2, Fault::Delay { ms }));
         let mut child = point
@@ -265,7 +265,7 @@ fn a_signal_during_the_start_leaves_nothing_mounted() {
         eventually("the store is asked", || (lab.counters().total() > 0).then_some(()));
         signal(child.id(), libc::SIGTERM);
         let status = eventually("the end", || child.try_wait().unwrap());
-        assert_eq!(status.code(), Some(code));
+        assert!(status.code().is_some_and(|code| codes.contains(&code)), "{status} after {ms} ms");
         assert!(!is_mounted(point.path()));
         lab.clear_faults();
         lab.reset_counters();

@@ -127,7 +127,7 @@ fn wrong_use_is_told_before_anything_happens() {
     for (part, args) in [
         ("is not a size", vec!["--memory", "much", "ls", "s3://b"]),
         ("the unit is missing", vec!["mount", "--deadline", "60", "s3://b", "/nonexistent"]),
-        ("`auto`, `stateless` or `plain`", vec!["mount", "--open", "fast", "s3://b", "/nonexistent"]),
+        ("`plain` or `passthrough`", vec!["mount", "--open", "fast", "s3://b", "/nonexistent"]),
         ("octal", vec!["mount", "--umask", "9", "s3://b", "/nonexistent"]),
         ("log filter", vec!["--log", "nearfs=loudly", "ls", "s3://b"]),
         ("`text` or `json`", vec!["--log-format", "xml", "ls", "s3://b"]),

@@ -18,7 +18,7 @@ enum Event {
 }
 
 /// How long a signal waits for a mount that is just being made before it ends the process.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Signals that ask for the end, heard from when this is made: one that comes while the mount is being made ends it in
 /// order once it is there.
