@@ -1,34 +1,35 @@
 //! [`Epochs`], the default: keeps what comes back soonest, as measured.
 //!
 //! # The idea
-//! Whether recency is good or bad depends on the job. Where popularity decides (zipf), what was just read comes
-//! back soonest. In a training epoch what was just read comes back last, and what is overdue comes back any moment.
-//! Both are statements on the rate at which objects come back *at their age*, so that rate is measured ([`Rates`]), for
+//! Whether recency is good or bad depends on the job. Where popularity decides (zipf), what was just read comes back
+//! soonest. In a training epoch what was just read comes back last, and what is overdue comes back any moment. Both
+//! are statements on the rate at which objects come back *at their age*, so that rate is measured ([`Rates`]), for
 //! objects of like history (accessed once; gap between accesses by powers of four), and used by one rule:
 //!
 //! **worth = the highest, over all times t, of P(comes back within t) / E(time in the cache until then or t).**
 //!
-//! This is the Gittins index of a job whose reward is one hit: hits per unit of time that its place in the cache can earn
-//! if we may give up any time. With rates that fall with age it is the present rate (LRU, and by kinds LFU), with rates
-//! that rise it looks ahead to the rise (an epoch: the youngest goes first and a newcomer is not let in), and beyond the last
-//! age at which anything came back it is nothing (the data set is abandoned). LHD (Beckmann, Chen and Cidon,
-//! NSDI 2018) ranks by a like "hit density", learned from evictions; exposure is measured here instead, because an
-//! epoch-aware cache hardly evicts, and the index instead of the density, because it does not depend on the policy.
+//! This is the Gittins index of a job whose reward is one hit: hits per unit of time that its place in the cache can
+//! earn if we may give up any time. With rates that fall with age it is the present rate (LRU, and by kinds LFU),
+//! with rates that rise it looks ahead to the rise (an epoch: the youngest goes first and a newcomer is not let in),
+//! and beyond the last age at which anything came back it is nothing (the data set is abandoned). LHD (Beckmann, Chen
+//! and Cidon, NSDI 2018) ranks by a like "hit density", learned from evictions; exposure is measured here instead,
+//! because an epoch-aware cache hardly evicts, and the index instead of the density, because it does not depend on
+//! the policy.
 //!
-//! What was refused or evicted is watched as long as its slot remembers it: a ghost that comes back says as much about
-//! objects of its kind as one that was kept. That is how a new data set gets in while the old one has not been given up:
-//! it is seen to come round.
+//! What was refused or evicted is watched as long as its slot remembers it: a ghost that comes back says as much
+//! about objects of its kind as one that was kept. That is how a new data set gets in while the old one has not been
+//! given up: it is seen to come round.
 //!
 //! # What can be reached
-//! *Epochs of N objects, each read once, cache of C.* A hit in an epoch is of an object that was in the cache when the epoch
-//! began: what enters during the epoch is not read again in it. So an epoch has at most C hits, with foreknowledge or
-//! without, in the same order or reshuffled, and Belady's optimum is C / N per epoch after the first. C hits are
-//! reached by whoever never evicts an object that this epoch has not read yet while there is one that it has
-//! (the newcomer, for one). So 0.95 of Belady is in reach, and what is lost is what learning costs in the second
-//! epoch.
+//! *Epochs of N objects, each read once, cache of C.* A hit in an epoch is of an object that was in the cache when
+//! the epoch began: what enters during the epoch is not read again in it. So an epoch has at most C hits, with
+//! foreknowledge or without, in the same order or reshuffled, and Belady's optimum is C / N per epoch after the
+//! first. C hits are reached by whoever never evicts an object that this epoch has not read yet while there is one
+//! that it has (the newcomer, for one). So 0.95 of Belady is in reach, and what is lost is what learning costs in the
+//! second epoch.
 //!
-//! *Zipf.* Belady sees each next access and gains some 20 % over any policy that knows rates only; there the fair measure
-//! is the best of LRU and W-TinyLFU.
+//! *Zipf.* Belady sees each next access and gains some 20 % over any policy that knows rates only; there the fair
+//! measure is the best of LRU and W-TinyLFU.
 //!
 //! # Size
 //! A hit saves a request's waiting and the transfer of the bytes, and a place costs its bytes, so worth is per byte:
