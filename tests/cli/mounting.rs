@@ -389,3 +389,29 @@ fn a_user_mounts_through_the_helper() {
     assert_eq!(printed.code, 0, "{}", printed.err);
     assert!(!is_mounted(&dir));
 }
+
+#[test]
+fn a_cached_file_is_passed_through_where_that_was_asked_for() {
+    let (lab, point) = (lab(), Point::new());
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i >> 3) as u8).collect();
+    lab.put("b", "large", data.clone());
+    let stats = || -> serde_json::Value {
+        let text = fs::read(point.join(".nearfs/stats")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["mount"].clone()
+    };
+    assert_eq!(point.mount(&lab, ["mount", "--open", "passthrough", "s3://b", point.text()]).code, 0);
+    assert_eq!(stats()["open_mode"], "passthrough");
+    eventually("it is passed through", || {
+        assert!(fs::read(point.join("large")).unwrap() == data);
+        (stats()["passthrough"]["opens"] != 0).then_some(())
+    });
+    ok(&lab, ["unmount", point.text()]);
+    // On an older kernel it could not be, and the mount says so.
+    let args = ["s3://b", point.text(), "-o", "open=passthrough,fuse_protocol=7.34"];
+    assert_eq!(point.mount(&lab, args).code, 0);
+    assert!(fs::read(point.join("large")).unwrap() == data);
+    let stats = stats();
+    assert_eq!((&stats["open_mode"], &stats["passthrough"]["available"]), (&"plain".into(), &false.into()));
+    let reason = stats["passthrough"]["reason"].as_str().unwrap();
+    assert!(reason.contains("Linux 6.9") && point.log().contains(reason), "{reason}");
+}
