@@ -34,9 +34,9 @@ mod tests;
 pub use cached::{CachedFileSystem, Lookup};
 pub use cached_file::CachedFile;
 pub use config::{CacheConfig, DiskConfig, DiskSize, Lifetime, PolicyKind, memory_limit};
+pub use disk::lent::LentFile;
 #[doc(hidden)] // For the eviction bench, which runs the very rules of the disk tier.
 pub use disk::policy;
-pub use disk::lent::LentFile;
 pub use disk::tier::{Checked, DirectoryStatus, DiskStats, DiskTier, Pinned, Removed};
 pub use metadata::{ListedEntries, ListedEntry, Listing, ListingPage};
 pub use stats::CacheStats;

@@ -275,7 +275,7 @@ impl Large {
             return Ok(false);
         }
         let sums = super::write::checksums(data);
-        let mut write = || self.ground.writing.write(&self.data, range.start, data);
+        let mut write = || self.ground.writing.write(&self.data, range.start, self.size, data);
         let kept = host.spend(self.slot, blocks(range), &mut write);
         if !matches!(kept, Ok(true)) {
             // Part of it may be on disk, charged to nobody. Damage under a lent descriptor is left as it is.

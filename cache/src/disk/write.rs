@@ -8,28 +8,40 @@ use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::state::UNIT;
+use crate::config::memory_limit;
 
 /// Most pieces one system call takes: `IOV_MAX` of Linux.
 const PIECES: usize = 1024;
 /// `RWF_DONTCACHE` of `linux/fs.h` (6.14): written back at once and not kept in the page cache.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// How files of one cache directory are written: past the page cache, until the filesystem says that it cannot.
-#[derive(Debug, Default)]
+/// How files of one cache directory are written. What may well stay in the page cache until it is read again, by this
+/// process or by others that wait for it, goes through it; what is larger than a quarter of the memory goes past it, until
+/// the filesystem says that it cannot.
+#[derive(Debug)]
 pub(crate) struct Writing {
     buffered: AtomicBool,
+    /// Objects up to this size stay in the page cache.
+    keep: u64,
+}
+
+impl Default for Writing {
+    fn default() -> Self {
+        Writing { buffered: AtomicBool::new(false), keep: memory_limit() / 4 }
+    }
 }
 
 impl Writing {
-    /// Writes all of `data`, one piece behind the other, at byte `offset`.
+    /// Writes all of `data`, one piece behind the other, at byte `offset` of an object of `size` bytes.
     ///
     /// # Errors
     /// What the filesystem says; anything may have been written then.
-    pub(crate) fn write(&self, file: impl AsFd, offset: u64, data: &[Bytes]) -> io::Result<()> {
+    pub(crate) fn write(&self, file: impl AsFd, offset: u64, size: u64, data: &[Bytes]) -> io::Result<()> {
+        let past = size > self.keep;
         let mut slices: Vec<_> = data.iter().filter(|d| !d.is_empty()).map(|d| IoSlice::new(d)).collect();
         let (mut rest, mut at) = (&mut slices[..], offset);
         while !rest.is_empty() {
-            match self.write_some(file.as_fd(), &rest[..rest.len().min(PIECES)], at) {
+            match self.write_some(file.as_fd(), &rest[..rest.len().min(PIECES)], at, past) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     at += n as u64;
@@ -42,8 +54,14 @@ impl Writing {
         Ok(())
     }
 
-    fn write_some(&self, file: BorrowedFd<'_>, data: &[IoSlice<'_>], at: u64) -> rustix::io::Result<usize> {
-        if !self.buffered.load(Ordering::Relaxed) {
+    fn write_some(
+        &self,
+        file: BorrowedFd<'_>,
+        data: &[IoSlice<'_>],
+        at: u64,
+        past: bool,
+    ) -> rustix::io::Result<usize> {
+        if past && !self.buffered.load(Ordering::Relaxed) {
             match rustix::io::pwritev2(file, data, at, DONTCACHE) {
                 // Kernels before 6.14, filesystems without it, and sandboxes that do not know the call.
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::PERM) => {
@@ -122,8 +140,8 @@ mod tests {
         for buffered in [false, true] {
             let mut file = tempfile::tempfile().unwrap();
             let data = pieces(&(0..3000).map(|i| i % 97).collect::<Vec<_>>());
-            let writing = Writing { buffered: buffered.into() };
-            writing.write(&file, 5, &data).unwrap();
+            let writing = Writing { buffered: buffered.into(), keep: 10 };
+            writing.write(&file, 5, 11, &data).unwrap();
             let mut found = Vec::new();
             file.read_to_end(&mut found).unwrap();
             assert_eq!(found[..5], [0; 5]);
@@ -134,6 +152,6 @@ mod tests {
     #[test]
     fn a_refused_write_is_an_error() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(Writing::default().write(&file, 0, &pieces(&[10])).is_err());
+        assert!(Writing::default().write(&file, 0, 10, &pieces(&[10])).is_err());
     }
 }
