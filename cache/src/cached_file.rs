@@ -109,7 +109,10 @@ async fn read(blocks: &Arc<FileBlocks>, range: Range<u64>) -> Result<Bytes> {
     if range.end - range.start <= blocks.engine.longest_read() {
         return match blocks.hit(&range) {
             Some(bytes) => Ok(bytes),
-            None => Ok(blocks.hold(&range).await?.bytes()),
+            None => match blocks.small_on_disk(&range).await {
+                Some(bytes) => Ok(bytes),
+                None => Ok(blocks.hold(&range).await?.bytes()),
+            },
         };
     }
     let len = usize::try_from(range.end - range.start).map_err(|_| too_long(blocks, &range))?;

@@ -255,6 +255,11 @@ impl DiskObject {
         found
     }
 
+    /// Whether it is kept wholly or not at all.
+    pub(crate) fn is_small(&self) -> bool {
+        matches!(self.shape, Shape::Small(_))
+    }
+
     /// Opens the files that exist, so that [`DiskObject::peek`] knows what they have.
     pub(crate) async fn open(&self) {
         if let Shape::Whole(handle) = &self.shape {
@@ -293,7 +298,8 @@ impl DiskObject {
     async fn read_small(&self, key: Key, range: Range<u64>, buf: Buffer) -> (bool, Buffer) {
         let (volume, size) = (self.volume.clone(), self.size);
         let whole = range == (0..size);
-        // The buffer belongs to the call while that runs; one that is given up keeps it.
+        // The buffer belongs to the call while that runs; one that hangs and is given up keeps it.
+        let (capacity, content) = (buf.capacity(), buf.to_vec());
         let lent = Arc::new(Mutex::new(Some(buf)));
         let theirs = lent.clone();
         let read = self.tier.io.pool().run("read", move |_| {
@@ -314,8 +320,18 @@ impl DiskObject {
         let hit = read.await.unwrap_or(false);
         let buf = lent.lock().take();
         match buf {
-            Some(buf) => (hit, buf),
-            None => (false, Buffer::with_capacity(0)),
+            Some(mut buf) => {
+                if !hit {
+                    // A call that was given up may have ended just now.
+                    buf.truncate(content.len());
+                }
+                (hit, buf)
+            }
+            None => {
+                let mut buf = Buffer::with_capacity(capacity);
+                buf.append(&content);
+                (false, buf)
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use nearfs_backends::io::Buffer;
 use nearfs_backends::{Metadata, Result, range};
 
 use super::blocks::FileBlocks;
+use super::cost;
 use crate::disk::UNIT;
 use crate::disk::lent::LentFile;
 use crate::disk::tier::DiskObject;
@@ -103,6 +104,29 @@ impl FileBlocks {
             // What the disk lacks farther on is fetched ahead.
             self.read_on(range, &pattern);
         }
+        Some(buffer.freeze())
+    }
+
+    /// The bytes of `range` from disk, if that is all of a small object and the memory has none of it: the one who asks
+    /// reads it, without a request that others could share.
+    pub(crate) async fn small_on_disk(&self, range: &Range<u64>) -> Option<Bytes> {
+        let disk = self.disk()?;
+        let len = range.end - range.start;
+        let here =
+            *range == (0..self.size()) && disk.is_small() && disk.peek(range)?.0 && self.is_untouched();
+        let may = here && self.is_shown() && self.check().is_ok();
+        if !may || self.engine.names.rights.check(&self.path).is_err() {
+            return None;
+        }
+        let engine = &self.engine;
+        let _charge = engine.memory.reserve(cost(len), engine.clock.now()).await;
+        let (there, buffer) = disk.read(range.clone(), engine.memory.buffer(len as usize)).await;
+        if !there || self.engine.names.rights.check(&self.path).is_err() {
+            return None;
+        }
+        engine.stats.read_misses.inc();
+        engine.stats.disk_read.add(len);
+        engine.stats.bytes_served.add(len);
         Some(buffer.freeze())
     }
 
