@@ -124,9 +124,9 @@ impl Writer {
     }
 }
 
-/// Lets readers have the processors first: where these are busy, a thread of this niceness gets a third of what others
+/// Lets readers have the processors first: where these are busy, a thread of this niceness gets a tenth of what others
 /// get.
-const NICE: i32 = 5;
+const NICE: i32 = 10;
 
 /// Makes the calling thread a modest one, once. Where that is refused it competes like any other.
 fn stand_back() {

@@ -72,6 +72,10 @@ impl Carrier<'_> {
                     }
                     Segment::Theirs(range) => {
                         self.turn = None;
+                        if !self.fillers.iter().any(Filler::is_attached) {
+                            // Who waits for others holds nothing that they may be waiting for.
+                            self.charge = None;
+                        }
                         stats.disk_waits.inc();
                         if !disk.wait(&range, self.blocks.engine.patience()).await {
                             self.blocks.engine.waited_in_vain();

@@ -230,6 +230,57 @@ async fn j1_the_limit_holds_under_a_stream_of_twenty_times_as_much() {
     assert!(cache.stats().disk_evicted > 0 && cache.stats().disk_written > limit);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_on_disk_is_fetched_again_and_never_shown() {
+    use std::os::unix::fs::FileExt;
+    let world = World::new(|_| ());
+    let sizes = [70_000, MIB, 5 * MIB, 20 * MIB];
+    for size in sizes {
+        put(&world, &format!("f{size}"), size, 1).await;
+    }
+    for damage in ["other bytes", "shorter", "gone", "state gone"] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = tier(dir.path(), 1 << 30);
+        let first = cache(&world, &disk, |c| c.memory = 256 << 20);
+        for size in sizes {
+            read_all(&first, &format!("f{size}"), MIB, 1).await;
+        }
+        disk.flush().await;
+        assert_eq!(first.stats().disk_dropped, 0);
+        drop((first, disk));
+        for file in files_in(dir.path()) {
+            let is_state = file.extension().is_some_and(|e| e == "s");
+            let open = || std::fs::File::options().write(true).open(&file).unwrap();
+            match damage {
+                "other bytes" if !is_state => open().write_all_at(&[7; 5000], 40_000).unwrap(),
+                "shorter" if !is_state => open().set_len(50_000).unwrap(),
+                "gone" if !is_state => std::fs::remove_file(&file).unwrap(),
+                "state gone" if is_state => std::fs::remove_file(&file).unwrap(),
+                _ => {}
+            }
+        }
+        let disk = tier(dir.path(), 1 << 30);
+        let second = cache(&world, &disk, |c| c.memory = 256 << 20);
+        for size in sizes {
+            read_all(&second, &format!("f{size}"), 100_000, 1).await;
+        }
+        assert!(second.stats().bytes_fetched > 0, "{damage} went unseen");
+        disk.flush().await;
+        let third = cache(&world, &disk, |_| ());
+        for size in sizes {
+            read_all(&third, &format!("f{size}"), MIB, 1).await;
+        }
+        assert_eq!(third.stats().bytes_fetched, 0, "{damage} is not mended");
+    }
+}
+
+/// The data and state files of the cache in `dir`.
+fn files_in(dir: &Path) -> Vec<std::path::PathBuf> {
+    let objects = dir.join("nearfs-v1/objects");
+    let fans = std::fs::read_dir(objects).unwrap().map(|fan| fan.unwrap().path());
+    fans.flat_map(|fan| std::fs::read_dir(fan).unwrap().map(|file| file.unwrap().path())).collect()
+}
+
 /// Bytes of disk below `dir`, without the fixed files.
 fn bytes_in(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
