@@ -304,6 +304,17 @@ fn a_daemon_that_hangs_is_seen_and_can_be_ended() {
     let mut daemon = Daemon::start(&dir, None, &[]);
     assert_eq!(daemon.said, "ready");
     daemon.signal(libc::SIGSTOP);
+    // The signal is there before every thread has stopped.
+    let tasks = format!("/proc/{}/task", daemon.child.id());
+    let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    let asked = Instant::now();
+    while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
+        assert!(asked.elapsed() < SOON, "a stopped process stops");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let begin = Instant::now();
     assert_eq!(probe(&dir, Duration::from_millis(500)).unwrap(), Liveness::Silent);
     assert!(mounted(&dir), "listing mounts does not hang");
