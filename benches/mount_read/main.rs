@@ -25,14 +25,14 @@ const SMALL: u64 = 100 << 10;
 fn main() {
     let mut reps = 3;
     let mut only: Option<Vec<String>> = None;
-    let mut systems = vec![System::Nearfs, System::Rclone, System::S3fs];
+    let mut systems = vec![System::Nearfs, System::NearfsMemory, System::Rclone, System::S3fs];
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--bench" => {}
             "--reps" => reps = args.next().and_then(|n| n.parse().ok()).expect("--reps takes a number"),
             "--only" => only = args.next().map(|l| l.split(',').map(str::to_owned).collect()),
-            "--nearfs-only" => systems.truncate(1),
+            "--nearfs-only" => systems.truncate(2),
             other => panic!("unknown argument `{other}`: --reps N, --only WORKLOAD,…, --nearfs-only"),
         }
     }

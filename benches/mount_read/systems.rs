@@ -12,7 +12,10 @@ use tempfile::TempDir;
 /// A program that mounts a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum System {
+    /// As it comes, with its cache on disk.
     Nearfs,
+    /// Without a cache on disk.
+    NearfsMemory,
     Rclone,
     S3fs,
 }
@@ -21,6 +24,7 @@ impl System {
     pub(crate) fn name(self) -> &'static str {
         match self {
             System::Nearfs => "nearfs",
+            System::NearfsMemory => "nearfs-memory",
             System::Rclone => "rclone",
             System::S3fs => "s3fs",
         }
@@ -29,13 +33,14 @@ impl System {
     fn command(self, lab: &Lab, bucket: &str, dir: &Path, work: &Path, args: &[&str]) -> Command {
         let mut command;
         match self {
-            System::Nearfs => {
+            System::Nearfs | System::NearfsMemory => {
                 command = Command::new(env!("CARGO_BIN_EXE_nearfs"));
                 command.args(["mount", "--foreground", &format!("s3://{bucket}")]);
                 if !args.contains(&"--metadata-ttl") {
                     command.args(["--metadata-ttl", "300s"]);
                 }
-                command.arg("--cache-dir").arg(work.join("cache")).args(["--cache-size", "8GiB"]);
+                let size = if self == System::Nearfs { "8GiB" } else { "0" };
+                command.arg("--cache-dir").arg(work.join("cache")).args(["--cache-size", size]);
                 command.arg(dir).args(args);
             }
             System::Rclone => {

@@ -145,6 +145,7 @@ impl Workload {
             || matches!(
                 (self, system),
                 (Workload::Seq | Workload::SeqCpu, _)
+                    | (Workload::Small32, System::NearfsMemory)
                     | (Workload::Small32 | Workload::Random8, System::Rclone)
             )
     }
