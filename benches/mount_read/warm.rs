@@ -179,7 +179,7 @@ fn large(lab: &Lab, dir: &Path, mode: &str, reps: usize) {
     }
     let text = fs::read_to_string(mount.join(".nearfs/stats")).expect("the statistics are there");
     let stats: serde_json::Value = serde_json::from_str(&text).expect("they are JSON");
-    println!("{mode:>13}, in force: {}", stats.get("open_mode").unwrap_or(&serde_json::Value::Null));
+    println!("{mode:>13}, in force: {}", stats.pointer("/mount/open_mode").expect("the mode is told"));
 }
 
 /// The same names in the directory tree below `root`.
