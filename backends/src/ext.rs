@@ -310,7 +310,7 @@ pub(crate) async fn collect(mut stream: crate::ByteStream, size_hint: usize) -> 
 /// Ranges no further apart are one request: below this, bytes are cheaper than another round trip.
 const COALESCE_GAP: u64 = 128 * 1024;
 
-/// Requests of one [`File::read_ranges`](crate::File::read_ranges) at once.
+/// Requests of one [`File::read_ranges`] at once.
 const PARALLEL_RANGES: usize = 16;
 
 /// Several ranges of a file of `size` bytes by way of `read`, which gives one: near ones together, side by side.
