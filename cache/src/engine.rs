@@ -34,7 +34,7 @@ const STALLED: Duration = Duration::from_secs(1);
 /// A request that nobody waits for and that brings nothing is given up after this time.
 const UNWANTED: Duration = Duration::from_secs(5);
 /// Bytes that may wait for the cache's disk, at most; also at most an eighth of the memory, of which it is a part.
-const MAX_QUEUED: u64 = 32 << 20;
+const MAX_QUEUED: u64 = 64 << 20;
 /// Data in memory that the disk tier has too and that nobody asked for this long is given back.
 const BACKED_IDLE: Duration = Duration::from_secs(2);
 /// How long another process, alive, may take for bytes before they are fetched here as well.

@@ -13,10 +13,9 @@ use crate::engine::Engine;
 use crate::memory::blocks::FileBlocks;
 use crate::memory::extent::Extent;
 
-/// Bytes that may wait; more are dropped, and fetched again in idle time. Memory that waits is not used again at once,
-/// and fresh memory costs a reader more time than the disk's leftovers are worth; and with it, the window of a stream
-/// and the quota, one reader of a large object stays below 300 MiB.
-const MAX: u64 = 16 << 20;
+/// Bytes that may wait; more are dropped. Memory that waits is not used again at once, and fresh memory costs a reader
+/// more time than the disk's leftovers are worth.
+const MAX: u64 = 192 << 20;
 
 /// Stretches of files that are in memory anyway and are written when the quota has room again, in order. They do not
 /// keep their memory: what is evicted before its turn is dropped.

@@ -20,7 +20,7 @@ use crate::memory::blocks::FileBlocks;
 const MAX: usize = 4096;
 
 /// Stretches fetched at the same time.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 8;
 /// How long to wait before asking again for room to write.
 const PAUSE: Duration = Duration::from_millis(20);
 
