@@ -10,6 +10,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file::File;
 use crate::fs::{EntryStream, FileSystem};
+use crate::io::Buffer;
 use crate::metadata::{DirEntry, Metadata};
 use crate::options::{CopyOptions, CreateOptions, ListOptions, OpenOptions};
 use crate::path::FsPath;
@@ -305,6 +306,22 @@ pub(crate) async fn collect(mut stream: crate::ByteStream, size_hint: usize) -> 
         all.extend_from_slice(&chunk?);
     }
     Ok(all.freeze())
+}
+
+/// Appends the bytes of `stream`, which are no more than there is room for, to `buf`. After an error it is as it was.
+pub(crate) async fn fill(mut stream: crate::ByteStream, mut buf: Buffer) -> (Result<usize>, Buffer) {
+    let before = buf.len();
+    while let Some(chunk) = stream.next().await {
+        match chunk {
+            Ok(chunk) => buf.append(&chunk),
+            Err(e) => {
+                buf.truncate(before);
+                return (Err(e), buf);
+            }
+        };
+    }
+    let added = buf.len() - before;
+    (Ok(added), buf)
 }
 
 /// Ranges no further apart are one request: below this, bytes are cheaper than another round trip.

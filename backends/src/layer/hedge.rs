@@ -16,6 +16,7 @@ use futures::stream::BoxStream;
 
 use crate::capability::Capabilities;
 use crate::error::Result;
+use crate::ext::fill;
 use crate::file::{ByteStream, File, FileWriter};
 use crate::fs::{EntryStream, FileSystem, Identity};
 use crate::io::Buffer;
@@ -217,20 +218,8 @@ impl File for HedgedFile {
         Race::new(self.judge.clone(), self.file.clone(), range).boxed()
     }
 
-    async fn read_into(&self, offset: u64, mut buf: Buffer) -> (Result<usize>, Buffer) {
-        let before = buf.len();
-        let mut stream = self.read_stream(offset..offset.saturating_add(buf.remaining() as u64));
-        while let Some(chunk) = stream.next().await {
-            match chunk {
-                Ok(chunk) => buf.append(&chunk),
-                Err(e) => {
-                    buf.truncate(before);
-                    return (Err(e), buf);
-                }
-            };
-        }
-        let added = buf.len() - before;
-        (Ok(added), buf)
+    async fn read_into(&self, offset: u64, buf: Buffer) -> (Result<usize>, Buffer) {
+        fill(self.read_stream(offset..offset.saturating_add(buf.remaining() as u64)), buf).await
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -14,7 +14,7 @@ use object_store::path::Path;
 use object_store::{DynObjectStore, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ext::{collect, failed};
+use crate::ext::{collect, failed, fill};
 use crate::file::{ByteStream, File};
 use crate::interop::error::{cut_short, from_store, version_of};
 use crate::io::Buffer;
@@ -189,20 +189,8 @@ impl File for ObjectFile {
         self.0.clone().stream(range)
     }
 
-    async fn read_into(&self, offset: u64, mut buf: Buffer) -> (Result<usize>, Buffer) {
-        let before = buf.len();
-        let mut stream = self.read_stream(offset..offset.saturating_add(buf.remaining() as u64));
-        while let Some(chunk) = stream.next().await {
-            match chunk {
-                Ok(chunk) => buf.append(&chunk),
-                Err(e) => {
-                    buf.truncate(before);
-                    return (Err(e), buf);
-                }
-            };
-        }
-        let added = buf.len() - before;
-        (Ok(added), buf)
+    async fn read_into(&self, offset: u64, buf: Buffer) -> (Result<usize>, Buffer) {
+        fill(self.read_stream(offset..offset.saturating_add(buf.remaining() as u64)), buf).await
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
